@@ -1,0 +1,87 @@
+"""What a data set owes to training and evaluation: a vocabulary, pieces of tokens, and batches."""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Float, Int
+
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+
+
+class Vocabulary(Protocol):
+    """Maps pieces of one kind to integer tokens and back.
+
+    Token 0 is the boundary: it stands before the first token of a piece (the input that asks for
+    a beginning) and after the last (the end that a model can sample).
+    """
+
+    boundary: ClassVar[int] = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A readable name for every token; its length is the vocabulary size."""
+        ...
+
+    @property
+    def stride(self) -> int:
+        """Tokens per step of the representation: pieces are cut only at multiples of it."""
+        ...
+
+    def encode(self, piece: Any) -> Int[np.ndarray, " len"]:
+        """Return the tokens of a piece, without boundaries.
+
+        Raises:
+            ValueError: the piece holds something outside the vocabulary; the text says what and
+                where.
+        """
+        ...
+
+    def decode(self, tokens: Int[np.ndarray, " len"]) -> Any:
+        """Return the piece that tokens spell, up to the first boundary after the start.
+
+        Raises:
+            ValueError: a token is outside the vocabulary.
+        """
+        ...
+
+
+def vocabulary_hash(vocabulary: Vocabulary) -> str:
+    """Return 16 hex digits that change whenever a token changes its meaning."""
+    text = json.dumps([type(vocabulary).__name__, vocabulary.stride, vocabulary.names])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Batch(NamedTuple):
+    """Token windows for next-token prediction; padding has weight 0."""
+
+    tokens: Int[np.ndarray, "batch len"]
+    targets: Int[np.ndarray, "batch len"]
+    weights: Float[np.ndarray, "batch len"]
+
+
+@dataclass(frozen=True)
+class DataConfig(ABC):
+    """A data set: which pieces, in which split, spelled in which vocabulary."""
+
+    @abstractmethod
+    def vocabulary(self) -> Vocabulary:
+        """Return the vocabulary that `sequences` are spelled in."""
+
+    @abstractmethod
+    def sequences(self, split: Split) -> Sequence[Int[np.ndarray, " len"]]:
+        """Return the encoded pieces of one split, without boundaries, in a fixed order."""
+
+
+def data_hash(data: DataConfig, split: Split) -> str:
+    """Return 16 hex digits of the tokens of one split: equal digits, equal data."""
+    digest = hashlib.sha256()
+    for sequence in data.sequences(split):
+        digest.update(np.asarray([len(sequence)], np.int64).tobytes())
+        digest.update(np.ascontiguousarray(sequence, np.int32).tobytes())
+    return digest.hexdigest()[:16]
