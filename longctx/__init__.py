@@ -1,0 +1,1 @@
+"""Models, their attention, their training and their decoding; it knows nothing of music."""

@@ -1,0 +1,102 @@
+"""The one signature of attention, and the choice of who serves a call."""
+
+from collections.abc import Callable
+
+import jax
+from jax import Array
+from jaxtyping import Float, Int
+
+from kernels.attention.blockwise import blockwise
+from kernels.attention.decode import decode
+from kernels.attention.reference import reference
+from kernels.attention.row_blocks import row_blocks
+from kernels.attention.spec import Pattern, Term
+
+IMPLEMENTATIONS: dict[str, Callable[..., tuple[Array, Array]]] = {
+    "reference": reference,
+    "blockwise": blockwise,
+    "row_blocks": row_blocks,
+    "decode": decode,
+}
+
+PREFERRED = {"cpu": ("decode", "row_blocks", "blockwise")}
+"""Implementations to try, best first, by platform; elsewhere `decode`, then `blockwise`."""
+
+
+def attention(
+    q: Float[Array, "batch heads q_len dim"],
+    k: Float[Array, "batch kv_heads k_len dim"],
+    v: Float[Array, "batch kv_heads k_len dim"],
+    *,
+    pattern: Pattern,
+    term: Term | None = None,
+    q_pos: Int[Array, "rows q_len"] | None = None,
+    k_pos: Int[Array, "rows k_len"] | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+    implementation: str | None = None,
+) -> (
+    Float[Array, "batch heads q_len dim"]
+    | tuple[Float[Array, "batch heads q_len dim"], Float[Array, "batch heads q_len"]]
+):
+    """Return `softmax(scale * q k^T + term) v` over the pairs that `pattern` allows.
+
+    Args:
+        q, k, v: each key head serves `heads / kv_heads` consecutive query heads.
+        pattern: which pairs may talk.
+        term: what is added to the scores.
+        q_pos, k_pos: positions of the tokens, -1 for an empty slot, which no query sees; `rows` is
+            the batch or 1. Without them keys have positions 0, 1, ... and queries are the last of
+            them: the fast case, where a term's distances are known while compiling.
+        scale: factor on the queries, `dim ** -0.5` by default.
+        return_lse: also return the float32 logsumexp of each row's scores (-inf: saw no key), from
+            which `merge` joins results over separate sets of keys.
+        implementation: a name in `IMPLEMENTATIONS`, or None for the first that can.
+
+    Returns:
+        `out` in the dtype of `q`; sums are float32. A row that sees no key is 0, and so is its
+        gradient.
+
+    Raises:
+        ValueError: shapes do not fit each other, or the implementation's name is unknown.
+        NotImplementedError: the named implementation cannot serve this call; the text says why.
+        ExceptionGroup: none can; it holds every reason.
+    """
+    _check(q, k, v, q_pos, k_pos)
+    q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if implementation is not None:
+        if implementation not in IMPLEMENTATIONS:
+            raise ValueError(
+                f"implementation is {implementation!r}; known are {', '.join(IMPLEMENTATIONS)}"
+            )
+        out, lse = IMPLEMENTATIONS[implementation](q, k, v, pattern, term, q_pos, k_pos)
+    else:
+        out, lse = _first_that_can(q, k, v, pattern, term, q_pos, k_pos)
+    out = out.astype(q.dtype)
+    return (out, lse) if return_lse else out
+
+
+def _first_that_can(*args) -> tuple[Array, Array]:
+    reasons = []
+    for name in PREFERRED.get(jax.default_backend(), ("decode", "blockwise")):
+        try:
+            return IMPLEMENTATIONS[name](*args)
+        except NotImplementedError as reason:
+            reasons.append(reason)
+    raise ExceptionGroup("no attention implementation serves this call", reasons)
+
+
+def _check(q: Array, k: Array, v: Array, q_pos: Array | None, k_pos: Array | None) -> None:
+    if k.shape != v.shape or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+        raise ValueError(
+            f"q {q.shape}, k {k.shape} and v {v.shape} must be [batch, heads, len, dim] with one "
+            "batch and dim, and k and v of one shape"
+        )
+    if q.shape[1] % k.shape[1]:
+        raise ValueError(f"{q.shape[1]} query heads can't share {k.shape[1]} key heads evenly")
+    if (q_pos is None) != (k_pos is None):
+        raise ValueError("give q_pos and k_pos together or neither")
+    if q_pos is None and q.shape[2] > k.shape[2]:
+        raise ValueError(
+            f"{q.shape[2]} queries over {k.shape[2]} keys need explicit q_pos and k_pos"
+        )

@@ -1,0 +1,210 @@
+"""Attention in O(n) memory for any pattern, term and positions: tiles with an online softmax.
+
+Rows of tiles are scanned; within a row, a loop runs over the tiles that the pattern leaves. The
+backward pass recomputes each tile from the saved logsumexp (Dao et al. 2022, algorithms 1 and 4).
+"""
+
+from functools import lru_cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from einops import rearrange
+from jax import Array, lax
+
+from kernels.attention.spec import Pattern, Term, Tile
+from kernels.attention.tiles import DenseTiles, DistanceTiles, NoTiles, TermTiles
+
+BLOCK = 256
+
+
+def blockwise(
+    q: Array,
+    k: Array,
+    v: Array,
+    pattern: Pattern,
+    term: Term | None,
+    q_pos: Array | None,
+    k_pos: Array | None,
+) -> tuple[Array, Array]:
+    """Return (out, lse); see `kernels.attention.attention`. Serves every call."""
+    kv_heads, q_len, k_len = k.shape[1], q.shape[2], k.shape[2]
+    rows, columns = min(BLOCK, q_len), min(BLOCK, k_len)
+    live = None
+    consecutive = q_pos is None or k_pos is None
+    if consecutive:
+        live = _live_tiles(pattern, q_len, k_len, rows, columns)
+        k_pos = jnp.arange(k_len)[None]
+        q_pos = k_pos[:, k_len - q_len :]
+    q, k, v = (_pad(x, axis=2, to=size) for x, size in ((q, rows), (k, columns), (v, columns)))
+    q_pos = _pad(q_pos, axis=1, to=rows, fill=-1)
+    k_pos = _pad(k_pos, axis=1, to=columns, fill=-1)
+    counts = (q.shape[2] // rows, k.shape[2] // columns)
+    if live is None:
+        live = _every_tile(*counts)
+
+    tiles, params = NoTiles(), ()
+    if term is not None:
+        tiles, params = DenseTiles(), term
+        if consecutive:
+            offset = k_len - q_len
+            by_distance = DistanceTiles(rows, columns, *counts)
+            table = term.by_distance(by_distance.distances(offset))
+            if table is not None:
+                tiles, params = by_distance, table
+    grouped = rearrange(q, "b (kv group) q d -> b kv group q d", kv=kv_heads)
+    out, lse = _core((pattern, tiles, rows, columns, live), grouped, k, v, params, q_pos, k_pos)
+    out = rearrange(out, "b kv group q d -> b (kv group) q d")[:, :, :q_len]
+    return out, rearrange(lse, "b kv group q -> b (kv group) q")[:, :, :q_len]
+
+
+def _pad(x: Array, axis: int, to: int, fill: int = 0) -> Array:
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, -x.shape[axis] % to)
+    return jnp.pad(x, widths, constant_values=fill)
+
+
+class _Live:
+    """For each row of tiles, the columns of its live tiles: `columns[i, :counts[i]]`."""
+
+    def __init__(self, rows: list[list[int]]):
+        self.counts = np.array([len(row) for row in rows], np.int32)
+        self.columns = np.zeros((len(rows), max(1, *self.counts)), np.int32)
+        for i, row in enumerate(rows):
+            self.columns[i, : len(row)] = row
+
+
+@lru_cache(maxsize=64)
+def _live_tiles(pattern: Pattern, q_len: int, k_len: int, rows: int, columns: int) -> _Live:
+    offset = k_len - q_len
+    live = []
+    for q_first in range(offset, k_len, rows):
+        q_last = min(q_first + rows, k_len) - 1
+        live.append(
+            [
+                index
+                for index, k_first in enumerate(range(0, k_len, columns))
+                if pattern.classify(q_first, q_last, k_first, min(k_first + columns, k_len) - 1)
+                != Tile.SKIP
+            ]
+        )
+    return _Live(live)
+
+
+@lru_cache(maxsize=64)
+def _every_tile(rows: int, columns: int) -> _Live:
+    return _Live([list(range(columns))] * rows)
+
+
+Plan = tuple[Pattern, TermTiles, int, int, _Live]
+
+
+def _tile(plan: Plan, q_pos: Array, k_pos: Array, q: Array, k: Array, part) -> Array:
+    """Return the masked float32 scores [batch kv group rows columns] of one tile."""
+    pattern, tiles, *_ = plan
+    scores = jnp.einsum("bkgqd,bkjd->bkgqj", q, k, preferred_element_type=jnp.float32)
+    if not isinstance(tiles, NoTiles):
+        flat = rearrange(q, "b kv group q d -> b (kv group) q d")
+        summand = tiles.scores(flat, part, q_pos, k_pos)
+        scores += rearrange(summand, "b (kv group) q j -> b kv group q j", kv=k.shape[1])
+    i, j = q_pos[:, None, None, :, None], k_pos[:, None, None, None, :]
+    allowed = pattern.allows(i, j) & (i >= 0) & (j >= 0)
+    return jnp.where(allowed, scores, -jnp.inf)
+
+
+def _take(x: Array, index: Array, size: int, axis: int) -> Array:
+    return lax.dynamic_slice_in_dim(x, index * size, size, axis)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _core(plan: Plan, q, k, v, params, q_pos, k_pos) -> tuple[Array, Array]:
+    return _forward(plan, q, k, v, params, q_pos, k_pos)[0]
+
+
+def _forward(plan: Plan, q, k, v, params, q_pos, k_pos):
+    _, tiles, rows, columns, live = plan
+
+    def one_row(_, row):
+        i, count, live_columns = row
+        q_i, q_pos_i = _take(q, i, rows, 3), _take(q_pos, i, rows, 1)
+
+        def one_tile(t, carry):
+            top, total, acc = carry
+            j = live_columns[t]
+            k_j, v_j = _take(k, j, columns, 2), _take(v, j, columns, 2)
+            part = tiles.take(params, i, j)
+            scores = _tile(plan, q_pos_i, _take(k_pos, j, columns, 1), q_i, k_j, part)
+            new_top = jnp.maximum(top, scores.max(axis=-1))
+            finite = jnp.where(jnp.isfinite(new_top), new_top, 0.0)
+            weights = jnp.exp(scores - finite[..., None])
+            shrink = jnp.exp(top - finite)
+            add = jnp.einsum(
+                "bkgqj,bkjd->bkgqd", weights.astype(v.dtype), v_j,
+                preferred_element_type=jnp.float32,
+            )  # fmt: skip
+            return new_top, total * shrink + weights.sum(axis=-1), acc * shrink[..., None] + add
+
+        start = (
+            jnp.full(q_i.shape[:-1], -jnp.inf),
+            jnp.zeros(q_i.shape[:-1]),
+            jnp.zeros(q_i.shape, jnp.float32),
+        )
+        top, total, acc = lax.fori_loop(0, count, one_tile, start)
+        safe = jnp.where(total > 0, total, 1.0)
+        lse = jnp.where(total > 0, top + jnp.log(safe), -jnp.inf)
+        return None, (acc / safe[..., None], lse)
+
+    _, (out, lse) = lax.scan(one_row, None, _rows(live))
+    out = rearrange(out, "i b kv group q d -> b kv group (i q) d")
+    lse = rearrange(lse, "i b kv group q -> b kv group (i q)")
+    return (out, lse), (q, k, v, params, q_pos, k_pos, out, lse)
+
+
+def _rows(live: _Live) -> tuple[Array, Array, Array]:
+    return jnp.arange(len(live.counts)), jnp.asarray(live.counts), jnp.asarray(live.columns)
+
+
+def _backward(plan: Plan, saved, cotangents):
+    _, tiles, rows, columns, live = plan
+    q, k, v, params, q_pos, k_pos, out, lse = saved
+    d_out, d_lse = cotangents
+    delta = (d_out * out).sum(axis=-1) - d_lse
+    lse = jnp.where(jnp.isfinite(lse), lse, 0.0)
+    f32 = partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.float32))
+
+    def one_row(carry, row):
+        i, count, live_columns = row
+        q_i, q_pos_i = _take(q, i, rows, 3), _take(q_pos, i, rows, 1)
+        d_out_i, delta_i, lse_i = (_take(x, i, rows, 3) for x in (d_out, delta, lse))
+
+        def one_tile(t, carry):
+            dq_i, dk, dv, d_params = carry
+            j = live_columns[t]
+            k_j, v_j = _take(k, j, columns, 2), _take(v, j, columns, 2)
+            scores, pull = jax.vjp(
+                partial(_tile, plan, q_pos_i, _take(k_pos, j, columns, 1)),
+                q_i, k_j, tiles.take(params, i, j),
+            )  # fmt: skip
+            weights = jnp.exp(scores - lse_i[..., None])
+            d_weights = jnp.einsum("bkgqd,bkjd->bkgqj", d_out_i, v_j.astype(jnp.float32))
+            dq_t, dk_j, d_part = pull(weights * (d_weights - delta_i[..., None]))
+            dv_j = jnp.einsum("bkgqj,bkgqd->bkjd", weights, d_out_i)
+            dk = _add(dk, dk_j, j * columns)
+            dv = _add(dv, dv_j, j * columns)
+            return dq_i + dq_t, dk, dv, tiles.add(d_params, d_part, i, j)
+
+        dq_i, *rest = lax.fori_loop(0, count, one_tile, (f32(q_i), *carry))
+        return tuple(rest), dq_i
+
+    (dk, dv, d_params), dq = lax.scan(one_row, (f32(k), f32(v), f32(params)), _rows(live))
+    dq = rearrange(dq, "i b kv group q d -> b kv group (i q) d")
+    cast = partial(jax.tree.map, lambda g, x: g.astype(x.dtype))
+    return cast(dq, q), cast(dk, k), cast(dv, v), cast(d_params, params), None, None
+
+
+def _add(total: Array, part: Array, start: Array) -> Array:
+    old = lax.dynamic_slice_in_dim(total, start, part.shape[2], 2)
+    return lax.dynamic_update_slice_in_dim(total, old + part.astype(total.dtype), start, 2)
+
+
+_core.defvjp(_forward, _backward)

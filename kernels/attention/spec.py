@@ -1,0 +1,81 @@
+"""The two small objects that every implementation takes: a pattern and a score term."""
+
+from abc import ABC, abstractmethod
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
+
+
+class Tile(IntEnum):
+    """What a pattern leaves of a rectangle of (query, key) pairs."""
+
+    SKIP = 0
+    PARTIAL = 1
+    FULL = 2
+
+
+class Pattern(ABC):
+    """Which pairs may talk: a predicate on positions.
+
+    Subclasses are frozen dataclasses. The same object is the config entry, the static argument of
+    a jitted function, the mask of the reference, the mask inside a tile and, evaluated with numpy,
+    the map of the tiles to skip. Pass the object itself as a static argument, never a bound method.
+    """
+
+    @abstractmethod
+    def allows(self, q_pos: Any, k_pos: Any) -> Any:
+        """Say which pairs talk, for broadcasting integer arrays of numpy or jax.
+
+        Use operators only (`<=`, `&`, `%`), so that both array kinds work.
+        """
+
+    @property
+    def window(self) -> int | None:
+        """How many keys back from the query (itself included) can matter; None if all can."""
+        return None
+
+    def classify(self, q_first: int, q_last: int, k_first: int, k_last: int) -> Tile:
+        """Classify the tile of query positions and key positions, ends included.
+
+        This default looks at every pair; a pattern with a closed form should override it.
+        """
+        q_pos = np.arange(q_first, q_last + 1)[:, None]
+        k_pos = np.arange(k_first, k_last + 1)[None, :]
+        allowed = np.broadcast_to(self.allows(q_pos, k_pos), (q_pos.size, k_pos.size))
+        if allowed.all():
+            return Tile.FULL
+        return Tile.PARTIAL if allowed.any() else Tile.SKIP
+
+
+class Term(ABC):
+    """What is added to the scores `q . k`: a pytree whose leaves are its learned tables.
+
+    Queries arrive already multiplied by the softmax scale, so a term that multiplies queries
+    (`q . e`) is scaled with them, as in Shaw et al. 2018, equation 5.
+    """
+
+    @abstractmethod
+    def dense(
+        self,
+        q: Float[Array, "batch heads q_len dim"],
+        q_pos: Int[Array, "rows q_len"],
+        k_pos: Int[Array, "rows k_len"],
+    ) -> Float[Array, "batch heads q_len k_len"]:
+        """Return the float32 summand for every pair; `rows` is the batch or 1.
+
+        The value for a pair that a pattern forbids, or an empty slot (position -1), is free but
+        must be finite.
+        """
+
+    def by_distance(
+        self, distances: Int[np.ndarray, " distances"]
+    ) -> Float[Array, "heads distances dim"] | None:
+        """Return one embedding `e` per distance `q_pos - k_pos`, where the summand is `q . e`.
+
+        The first axis has 1 entry if heads share the table. None means that the summand isn't of
+        this form; implementations then call `dense` on each tile.
+        """
+        return None

@@ -1,0 +1,106 @@
+"""Attention = projections + position + pattern + key-value sharing + cache."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from einops import rearrange
+from flax import nnx
+from jax import Array
+from jax.typing import DTypeLike
+from jaxtyping import Float, Int
+
+from kernels.attention import attention
+from longctx.attention.cache import KVCache
+from longctx.attention.patterns import Causal, Pattern
+from longctx.attention.positions import NoPosition, Position
+from longctx.layers import linear
+from longctx.mixer import Mixer, MixerConfig
+
+
+@dataclass(frozen=True)
+class Attention(MixerConfig):
+    """Multi-head softmax attention; its parts are chosen independently of each other."""
+
+    heads: int = 8
+    """Query heads."""
+    kv_heads: int | None = None
+    """Key-value heads: None is as many as `heads` (MHA), 1 is MQA, between is GQA."""
+    width: int | None = None
+    """Total width of the queries (heads times head width); None is the model's width."""
+    position: Position = NoPosition()
+    """How place enters the score."""
+    pattern: Pattern = Causal()
+    """Which pairs of tokens may talk."""
+    qk_norm: bool = False
+    """Normalise queries and keys (RMSNorm) before the product (Henry et al. 2020)."""
+    implementation: str | None = None
+    """A kernel by name; None takes the first that can serve."""
+
+    def __post_init__(self):
+        if self.heads < 1 or (self.kv_heads is not None and self.kv_heads < 1):
+            raise ValueError(f"heads {self.heads} and kv_heads {self.kv_heads} must be positive")
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise ValueError(f"heads {self.heads} must be a multiple of kv_heads {self.kv_heads}")
+
+    def build(self, model: int, dtype: DTypeLike, rngs: nnx.Rngs) -> "AttentionLayer":
+        width = model if self.width is None else self.width
+        if width % self.heads:
+            raise ValueError(f"width {width} must be a multiple of heads {self.heads}")
+        return AttentionLayer(self, model, width // self.heads, dtype, rngs)
+
+    def in_embedding(self, model: int, rngs: nnx.Rngs) -> nnx.Module | None:
+        return self.position.in_embedding(model, rngs)
+
+
+class AttentionLayer(Mixer):
+    """The layer of an `Attention` config; its state is a `KVCache`."""
+
+    def __init__(self, config: Attention, model: int, dim: int, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.config, self.dim, self.dtype = config, dim, dtype
+        self.kv_heads = config.heads if config.kv_heads is None else config.kv_heads
+        self.q = linear(model, config.heads * dim, dtype, rngs)
+        self.k = linear(model, self.kv_heads * dim, dtype, rngs)
+        self.v = linear(model, self.kv_heads * dim, dtype, rngs)
+        self.out = linear(config.heads * dim, model, dtype, rngs)
+        self.place = config.position.in_attention(config.heads, dim, rngs)
+        if config.qk_norm:
+            self.q_norm = nnx.RMSNorm(dim, dtype=dtype, rngs=rngs)
+            self.k_norm = nnx.RMSNorm(dim, dtype=dtype, rngs=rngs)
+
+    def init_state(self, batch: int, capacity: int) -> KVCache:
+        window = self.config.pattern.window
+        return KVCache.empty(batch, self.kv_heads, capacity, self.dim, self.dtype, window)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch len model"],
+        positions: Int[Array, "rows len"] | None = None,
+        state: KVCache | None = None,
+    ) -> tuple[Float[Array, "batch len model"], KVCache | None]:
+        q, k, v = self._project(x)
+        at = jnp.arange(x.shape[1])[None] if positions is None else positions
+        q, k = self.place.rotate(q, at), self.place.rotate(k, at)
+        q_pos = k_pos = positions
+        if state is not None:
+            q_pos = jnp.broadcast_to(at, x.shape[:2])
+            k, v, k_pos, state = state.extend(k, v, q_pos)
+        y = attention(
+            q,
+            k,
+            v,
+            pattern=self.config.pattern,
+            term=self.place.term(),
+            q_pos=q_pos,
+            k_pos=k_pos,
+            implementation=self.config.implementation,
+        )
+        assert isinstance(y, jax.Array)
+        return self.out(rearrange(y, "batch heads len dim -> batch len (heads dim)")), state
+
+    def _project(self, x: Array) -> tuple[Array, Array, Array]:
+        split = "batch len (heads dim) -> batch heads len dim"
+        q, k, v = (rearrange(f(x), split, dim=self.dim) for f in (self.q, self.k, self.v))
+        if self.config.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q, k, v

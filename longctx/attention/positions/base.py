@@ -1,0 +1,42 @@
+"""What a position scheme may do, at its three places: embedding, queries and keys, or score."""
+
+from flax import nnx
+from jax import Array
+from jaxtyping import Float, Int
+
+from kernels.attention.spec import Term
+
+
+class EmbeddingPlace(nnx.Module):
+    """Adds place to the token embeddings of a model."""
+
+    def __call__(
+        self, x: Float[Array, "batch len model"], positions: Int[Array, "rows len"]
+    ) -> Float[Array, "batch len model"]:
+        raise NotImplementedError
+
+
+class AttentionPlace(nnx.Module):
+    """Brings place into one attention layer; this base class brings none."""
+
+    def rotate(
+        self, x: Float[Array, "batch heads len dim"], positions: Int[Array, "rows len"]
+    ) -> Float[Array, "batch heads len dim"]:
+        """Return queries or keys with their place in them; keys are cached like this."""
+        return x
+
+    def term(self) -> Term | None:
+        """Return what is added to the scores."""
+        return None
+
+
+class Position:
+    """A position scheme: a frozen dataclass that builds the modules for its places."""
+
+    def in_embedding(self, model: int, rngs: nnx.Rngs) -> EmbeddingPlace | None:
+        """Return what acts on the embeddings of width `model`, once per network."""
+        return None
+
+    def in_attention(self, heads: int, dim: int, rngs: nnx.Rngs) -> AttentionPlace:
+        """Return what acts in an attention layer with `heads` heads of width `dim`."""
+        return AttentionPlace()

@@ -1,0 +1,47 @@
+"""What mixes tokens: one verb for training, prefill, decoding and recurrence."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from flax import nnx
+from jax import Array
+from jax.typing import DTypeLike
+from jaxtyping import Float, Int
+
+
+class Mixer(nnx.Module):
+    """A layer that carries information between tokens."""
+
+    def init_state(self, batch: int, capacity: int) -> Any:
+        """Return the state before the first token, for up to `capacity` tokens a row."""
+        raise NotImplementedError
+
+    def __call__(
+        self,
+        x: Float[Array, "batch len model"],
+        positions: Int[Array, "rows len"] | None = None,
+        state: Any = None,
+    ) -> tuple[Float[Array, "batch len model"], Any]:
+        """Feed `len` new tokens after those in `state`; return outputs and the state after them.
+
+        Without a state nothing came before and nothing is kept: the pass of training. Positions
+        None means 0, 1, 2, ...; a position of -1 is padding, whose output means nothing. Any way
+        of cutting a sequence into chunks gives the outputs of the whole.
+        """
+        raise NotImplementedError
+
+
+class MixerConfig(ABC):
+    """A frozen dataclass that builds a mixer."""
+
+    @abstractmethod
+    def build(self, model: int, dtype: DTypeLike, rngs: nnx.Rngs) -> Mixer:
+        """Return the mixer for a model of this width, computing in `dtype`.
+
+        Raises:
+            ValueError: the config does not fit the width.
+        """
+
+    def in_embedding(self, model: int, rngs: nnx.Rngs) -> nnx.Module | None:
+        """Return what its position scheme does to the token embeddings, once per network."""
+        return None

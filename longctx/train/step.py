@@ -1,0 +1,72 @@
+"""One step of training: loss, gradient, update."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from einops import rearrange
+from flax import nnx
+from jax import Array
+from jaxtyping import Float
+
+from longctx.data.base import Batch
+from longctx.train.state import TrainState
+
+
+class StepMetrics(NamedTuple):
+    """What a step reports: scalars that stay on the device until somebody reads them."""
+
+    loss: Float[Array, ""]
+    """Mean negative log-likelihood in nats per weighted token."""
+    grad_norm: Float[Array, ""]
+    """Global norm of the gradient before clipping."""
+
+
+def summed_loss(
+    graphdef: nnx.GraphDef, params: nnx.State, batch: Batch, dropout_key: Array | None
+) -> Float[Array, ""]:
+    """Return the weighted sum of the negative log-likelihoods (nats) of a batch's targets."""
+    logits, _ = nnx.merge(graphdef, params)(jnp.asarray(batch.tokens), dropout_key=dropout_key)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
+    return (losses * batch.weights).sum()
+
+
+def make_step(
+    graphdef: nnx.GraphDef,
+    optimizer: optax.GradientTransformation,
+    accumulate: int,
+    seed: int,
+) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
+    """Return the jitted step; it consumes (donates) the state it is given.
+
+    The batch is cut into `accumulate` equal parts whose gradients add up to the gradient of the
+    whole. Dropout depends on the seed and the step's number alone, so a resumed run repeats it.
+    """
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        keys = jax.random.split(key, accumulate)
+        parts = jax.tree.map(
+            lambda x: rearrange(x, "(part batch) len -> part batch len", part=accumulate), batch
+        )
+
+        def add_part(total, part):
+            loss_grad = jax.value_and_grad(summed_loss, argnums=1)
+            return jax.tree.map(jnp.add, total, loss_grad(graphdef, state.params, *part)), None
+
+        first = jax.value_and_grad(summed_loss, argnums=1)(
+            graphdef, state.params, jax.tree.map(lambda x: x[0], parts), keys[0]
+        )
+        rest = (jax.tree.map(lambda x: x[1:], parts), keys[1:])
+        (loss, grads) = first if accumulate == 1 else jax.lax.scan(add_part, first, rest)[0]
+
+        weight = jnp.maximum(batch.weights.sum(), 1.0)
+        grads = jax.tree.map(lambda g: g / weight, grads)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        metrics = StepMetrics(loss / weight, optax.global_norm(grads))
+        return TrainState(state.step + 1, params, opt_state), metrics
+
+    return jax.jit(step, donate_argnums=0)

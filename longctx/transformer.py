@@ -1,0 +1,130 @@
+"""The decoder-only Transformer: pre-norm blocks of a mixer and a feed-forward layer."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from jax.typing import DTypeLike
+from jaxtyping import Float, Int, Key
+
+from longctx.attention.layer import Attention
+from longctx.layers import Activation, FeedForward, dropout, linear
+from longctx.mixer import MixerConfig
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """Config of a decoder-only Transformer (Vaswani et al. 2017; pre-norm, Xiong et al. 2020)."""
+
+    layers: int = 4
+    """Number of blocks."""
+    model: int = 256
+    """Width of the residual stream."""
+    hidden: int = 1024
+    """Width inside the feed-forward layers."""
+    activation: Activation = "gelu"
+    """Of the feed-forward layers."""
+    mixer: MixerConfig = Attention()
+    """What carries information between tokens."""
+    tied: bool = True
+    """The output layer is the embedding table, transposed."""
+    dropout: float = 0.1
+    """Share of entries zeroed on the embedding and on each branch before it is added."""
+
+    def __post_init__(self):
+        for name in ("layers", "model", "hidden"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout must lie in [0, 1), not {self.dropout}")
+
+    def build(self, vocab: int, dtype: DTypeLike, seed: int) -> "TransformerModel":
+        """Return the model with fresh float32 parameters, computing in `dtype`.
+
+        Raises:
+            ValueError: the widths do not fit each other.
+        """
+        return TransformerModel(self, vocab, dtype, nnx.Rngs(seed))
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["layers", "length"], meta_fields=[])
+@dataclass(frozen=True)
+class DecoderState:
+    """What the model remembers: each layer's state and how many tokens each row has had."""
+
+    layers: tuple[Any, ...]
+    length: Int[Array, " batch"]
+
+
+class TransformerModel(nnx.Module):
+    """The network of a `Transformer` config."""
+
+    def __init__(self, config: Transformer, vocab: int, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.config, self.dtype = config, dtype
+        width = config.model
+        init = nnx.initializers.normal(width**-0.5)
+        self.embed = nnx.Embed(vocab, width, dtype=dtype, embedding_init=init, rngs=rngs)
+        self.place = config.mixer.in_embedding(width, rngs)
+        self.blocks = nnx.List([Block(config, dtype, rngs) for _ in range(config.layers)])
+        self.norm = nnx.LayerNorm(width, use_bias=False, dtype=dtype, rngs=rngs)
+        self.head = None if config.tied else linear(width, vocab, dtype, rngs)
+
+    def init_state(self, batch: int, capacity: int) -> DecoderState:
+        """Return the state before the first token, for up to `capacity` tokens a row."""
+        layers = tuple(block.mixer.init_state(batch, capacity) for block in self.blocks)
+        return DecoderState(layers, jnp.zeros(batch, jnp.int32))
+
+    def __call__(
+        self,
+        tokens: Int[Array, "batch len"],
+        positions: Int[Array, "rows len"] | None = None,
+        state: DecoderState | None = None,
+        dropout_key: Key[Array, ""] | None = None,
+    ) -> tuple[Float[Array, "batch len vocab"], DecoderState | None]:
+        """Return float32 logits of each next token, and the state after these tokens.
+
+        With a state, positions None continue each row where it stopped; see `Mixer` for the rest.
+        Dropout acts only when a key is given.
+        """
+        if state is not None and positions is None:
+            positions = state.length[:, None] + jnp.arange(tokens.shape[1])
+        at = jnp.arange(tokens.shape[1])[None] if positions is None else positions
+        keys = [None] * (1 + len(self.blocks))
+        if dropout_key is not None:
+            keys = list(jax.random.split(dropout_key, len(keys)))
+
+        x = self.embed(tokens) * self.config.model**0.5
+        if self.place is not None:
+            x = self.place(x, at)
+        x = dropout(x, self.config.dropout, keys[0])
+        states = (None,) * len(self.blocks) if state is None else state.layers
+        after = []
+        for block, layer_state, key in zip(self.blocks, states, keys[1:], strict=True):
+            x, layer_state = block(x, positions, layer_state, key)
+            after.append(layer_state)
+        if state is not None:
+            state = DecoderState(tuple(after), jnp.maximum(state.length, at.max(axis=1) + 1))
+        x = self.norm(x)
+        logits = self.embed.attend(x) if self.head is None else self.head(x)
+        return logits.astype(jnp.float32), state
+
+
+class Block(nnx.Module):
+    """`x + mixer(norm(x))`, then `x + feed_forward(norm(x))`."""
+
+    def __init__(self, config: Transformer, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.rate = config.dropout
+        self.mixer_norm = nnx.LayerNorm(config.model, use_bias=False, dtype=dtype, rngs=rngs)
+        self.mixer = config.mixer.build(config.model, dtype, rngs)
+        self.feed_norm = nnx.LayerNorm(config.model, use_bias=False, dtype=dtype, rngs=rngs)
+        self.feed = FeedForward(config.model, config.hidden, config.activation, dtype, rngs)
+
+    def __call__(self, x: Array, positions: Array | None, state: Any, key: Array | None):
+        keys = (None, None) if key is None else jax.random.split(key)
+        y, state = self.mixer(self.mixer_norm(x), positions, state)
+        x = x + dropout(y, self.rate, keys[0])
+        return x + dropout(self.feed(self.feed_norm(x)), self.rate, keys[1]), state
