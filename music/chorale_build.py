@@ -118,8 +118,8 @@ def read_score(path: Path) -> Chorale:
     are often modal; grace notes are left out, and repeats are not played twice.
 
     Raises:
-        UnfitError: the file is not to be copied, the score has no four single voices, notes lie off the
-            sixteenth grid, or all voices rest for more than 30% of the piece.
+        UnfitError: the file is not to be copied, the score has no four single voices, notes lie
+            off the sixteenth grid, or all voices rest for more than 30% of the piece.
     """
     if path.suffix == ".krn":
         raise UnfitError(KRN_LICENCE)
