@@ -43,7 +43,8 @@ def baselines(data: DataConfig, split: Split) -> dict[str, float]:
       beat. A model that does no better has learned when voices move, and no harmony.
 
     Where held notes have a token of their own, what is copied is mostly that token, and the last
-    two say little. Tokens are weighted alike, boundaries are not scored, and counts are smoothed by `SMOOTHING`.
+    two say little. Tokens are weighted alike, boundaries are not scored, and counts are smoothed
+    by `SMOOTHING`.
 
     Raises:
         ValueError: train or the split has no tokens.

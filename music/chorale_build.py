@@ -190,7 +190,7 @@ def _steps(quarters: Any) -> int:
 
 
 def _key(parts: list[Any]) -> dict[str, Any]:
-    key = music21.stream.Score(parts).analyze("key")
+    key: Any = music21.stream.Score(parts).analyze("key")
     return {"tonic": key.tonic.pitchClass, "minor": key.mode == "minor"}
 
 

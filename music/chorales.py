@@ -1,6 +1,6 @@
 """The embedded data set: Bach's chorales, rebuilt from music21's corpus by `build_chorales`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -33,7 +33,7 @@ def _embedded() -> dict[Split, tuple[Chorale, ...]]:
         return unpack(dict(arrays))
 
 
-def pack(pieces: dict[Split, Sequence[Chorale]]) -> dict[str, np.ndarray]:
+def pack(pieces: Mapping[Split, Sequence[Chorale]]) -> dict[str, np.ndarray]:
     """Return the arrays of the embedded file: all pieces end to end, one row of facts per piece.
 
     Every chorale must know its fermatas and key.

@@ -77,7 +77,7 @@ def _read_json(path: Path, split: Split) -> list[np.ndarray]:
 
 def _read_npz(path: Path, split: Split) -> list[np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             steps, lengths = arrays[split], arrays[f"{split}_lengths"]
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(

@@ -19,12 +19,14 @@ Notes = Int[np.ndarray, "notes 3"]
 def read_chorale(path: str | Path) -> Chorale:
     """Return the music of a MIDI file as four voices on the sixteenth grid.
 
-    Tracks named soprano, alto, tenor and bass are the voices, if no other track has notes. Else,
-    four tracks with notes are the voices, highest first by mean pitch; a voice's newest (on one
-    step: highest) note sounds. Otherwise voices are read off the sounding notes of each step from
-    high to low: the highest is the soprano, the lowest the bass, the next to highest the alto, then
-    the tenor, and the rest is left out. (Tracks of several channels count once per channel; drums
-    count as silence.) Notes move to the nearest step and last at least one.
+    If every track with notes is named soprano, alto, tenor or bass, each name once, these are the
+    voices. Else, four tracks with notes are the voices, highest first by mean pitch. A voice's
+    newest (on one step: highest) note sounds.
+
+    Otherwise voices are read off the sounding notes of each step from high to low: the highest is
+    the soprano, the lowest the bass, the next to highest the alto, then the tenor, and the rest is
+    left out. Tracks count once per channel and program, drums as silence. Notes move to the
+    nearest step and last at least one.
 
     Raises:
         ValueError: the file is missing, empty, too large, not MIDI or damaged, counts no ticks per
@@ -93,18 +95,17 @@ def _grid_notes(track: symusic.core.TrackTick, ticks_per_quarter: int, path: Pat
 
 
 def _voices(names: list[str], notes: list[Notes]) -> list[Notes] | None:
-    """Return the notes of soprano, alto, tenor and bass, if tracks are voices."""
-    named = {name.strip().lower(): voice for name, voice in zip(names, notes, strict=True)}
-    nameless = [
-        voice
+    """Return the notes of soprano, alto, tenor and bass, if the tracks with notes are voices."""
+    sounding = [
+        (name.strip().lower(), voice)
         for name, voice in zip(names, notes, strict=True)
-        if name.strip().lower() not in VOICES and len(voice)
+        if len(voice)
     ]
-    if all(voice in named for voice in VOICES) and not nameless and len(named) == len(names):
-        return [named[voice] for voice in VOICES]
-    sounding = [voice for voice in notes if len(voice)]
+    named = {name: voice for name, voice in sounding if name in VOICES}
+    if len(named) == len(sounding):
+        return [named.get(voice, np.empty((0, 3), np.int64)) for voice in VOICES]
     if len(sounding) == len(VOICES):
-        return sorted(sounding, key=lambda voice: -voice[:, 2].mean())
+        return sorted((voice for _, voice in sounding), key=lambda voice: -voice[:, 2].mean())
     return None
 
 
