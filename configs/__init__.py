@@ -1,0 +1,1 @@
+"""One experiment is one file with one function, `config()`."""

@@ -16,6 +16,10 @@ class Mixer(nnx.Module):
         """Return the state before the first token, for up to `capacity` tokens a row."""
         raise NotImplementedError
 
+    def grow_state(self, state: Any, capacity: int) -> Any:
+        """Return the same state with room for `capacity` tokens; the default needs no room."""
+        return state
+
     def __call__(
         self,
         x: Float[Array, "batch len model"],

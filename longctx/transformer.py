@@ -78,6 +78,14 @@ class TransformerModel(nnx.Module):
         layers = tuple(block.mixer.init_state(batch, capacity) for block in self.blocks)
         return DecoderState(layers, jnp.zeros(batch, jnp.int32))
 
+    def grow_state(self, state: DecoderState, capacity: int) -> DecoderState:
+        """Return the same state with room for `capacity` tokens a row."""
+        layers = tuple(
+            block.mixer.grow_state(layer, capacity)
+            for block, layer in zip(self.blocks, state.layers, strict=True)
+        )
+        return DecoderState(layers, state.length)
+
     def __call__(
         self,
         tokens: Int[Array, "batch len"],

@@ -32,8 +32,8 @@ class KVCache:
     def empty(
         cls, batch: int, kv_heads: int, capacity: int, dim: int, dtype, window: int | None
     ) -> "KVCache":
-        """Return a cache for up to `capacity` tokens of which a query sees the last `window`."""
-        slots = capacity if window is None else min(window, capacity)
+        """Return a cache for up to `capacity` tokens, or for the last `window` of any number."""
+        slots = capacity if window is None else window
         shape = (batch, kv_heads, slots, dim)
         return cls(
             k=jnp.zeros(shape, dtype),
@@ -59,6 +59,17 @@ class KVCache:
         seen_k = jnp.concatenate([self.k, k], axis=2)
         seen_v = jnp.concatenate([self.v, v], axis=2)
         return seen_k, seen_v, jnp.concatenate([self.positions, positions], axis=1), written
+
+    def grow(self, capacity: int) -> "KVCache":
+        """Return the same memory with room for `capacity` tokens; a ring stays as it is."""
+        more = 0 if self.ring else max(0, capacity - self.positions.shape[1])
+        wide = [(0, 0), (0, 0), (0, more), (0, 0)]
+        return KVCache(
+            k=jnp.pad(self.k, wide),
+            v=jnp.pad(self.v, wide),
+            positions=jnp.pad(self.positions, [(0, 0), (0, more)], constant_values=-1),
+            ring=self.ring,
+        )
 
     def _write(self, k: Array, v: Array, positions: Array) -> "KVCache":
         batch, slots = self.positions.shape

@@ -72,6 +72,9 @@ class AttentionLayer(Mixer):
         window = self.config.pattern.window
         return KVCache.empty(batch, self.kv_heads, capacity, self.dim, self.dtype, window)
 
+    def grow_state(self, state: KVCache, capacity: int) -> KVCache:
+        return state.grow(capacity)
+
     def __call__(
         self,
         x: Float[Array, "batch len model"],

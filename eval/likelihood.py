@@ -1,0 +1,71 @@
+"""Note-wise likelihood: nats per note token, each token scored once, boundaries left out."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax import Array
+
+from longctx.data.base import Batch, Split, data_hash, vocabulary_hash
+from longctx.data.windows import evaluation_batches
+from longctx.evaluator import Evaluator, Trained
+
+
+@dataclass(frozen=True)
+class Likelihood(Evaluator):
+    """Mean negative log-likelihood in nats per note token of one split."""
+
+    split: Split = "valid"
+    """Which pieces."""
+    window: int | None = None
+    """Tokens that the model sees at most; None is the training window."""
+    stride: int | None = None
+    """Tokens that a window advances: all but a piece's first tokens have at least window - stride
+    tokens of context. None is half the window."""
+    batch: int = 8
+    """Windows at once."""
+
+    def run(self, trained: Trained) -> Iterator[tuple[str, float]]:
+        """Yield `("SPLIT/nll", nats per note token)`."""
+        window, stride = self.geometry(trained)
+        sequences = trained.data.sequences(self.split)
+        vocabulary = trained.data.vocabulary()
+        total = weight = 0.0
+        for batch in evaluation_batches(sequences, vocabulary, window, stride, self.batch):
+            total += float(_weighted_nll(trained.graphdef, trained.params, batch))
+            weight += float(batch.weights.sum())
+        if not weight:
+            raise ValueError(f"the {self.split} split holds no token to score")
+        yield f"{self.split}/nll", total / weight
+
+    def geometry(self, trained: Trained) -> tuple[int, int]:
+        """Return (window, stride) in tokens for a model."""
+        window = self.window or trained.window
+        return window, self.stride or max(1, window // 2)
+
+    def protocol(self, trained: Trained) -> dict[str, str | int]:
+        """Return what another number must share to be comparable with this one."""
+        window, stride = self.geometry(trained)
+        return {
+            "unit": "nats per note token, mean over all tokens of the split; boundary not scored",
+            "split": self.split,
+            "pieces": len(trained.data.sequences(self.split)),
+            "tokens": sum(map(len, trained.data.sequences(self.split))),
+            "data hash": data_hash(trained.data, self.split),
+            "vocabulary": f"{len(trained.data.vocabulary().names)} tokens, "
+            f"hash {vocabulary_hash(trained.data.vocabulary())}",
+            "window": window,
+            "stride": stride,
+            "augmentation": "none",
+        }
+
+
+@partial(jax.jit, static_argnums=0)
+def _weighted_nll(graphdef: nnx.GraphDef, params: nnx.State, batch: Batch) -> Array:
+    logits, _ = nnx.merge(graphdef, params)(jnp.asarray(batch.tokens))
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
+    return (losses * batch.weights).sum()

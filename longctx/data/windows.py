@@ -1,0 +1,101 @@
+"""From pieces to fixed windows: random crops to train on, and each token once to evaluate on."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import grain
+import numpy as np
+from jaxtyping import Int
+
+from longctx.data.base import Batch, Vocabulary
+
+Sequences = Sequence[Int[np.ndarray, " len"]]
+
+
+def bounded(sequence: Int[np.ndarray, " len"], boundary: int) -> Int[np.ndarray, " longer"]:
+    """Return a piece between two boundary tokens: the first asks for it, the last ends it."""
+    return np.concatenate([[boundary], sequence, [boundary]]).astype(np.int32)
+
+
+def _window(piece: np.ndarray, start: int, length: int, weights: np.ndarray | None = None) -> Batch:
+    """Return inputs and targets of one window, padded with weight 0."""
+    part = piece[start : start + length + 1]
+    count = len(part) - 1
+    pad = (0, length - count)
+    return Batch(
+        tokens=np.pad(part[:-1], pad),
+        targets=np.pad(part[1:], pad),
+        weights=np.pad(np.ones(count, np.float32) if weights is None else weights, pad),
+    )
+
+
+@dataclass(frozen=True)
+class RandomCrop(grain.transforms.RandomMap):
+    """Cuts a window of `length` predictions out of a piece, starting at a whole step."""
+
+    length: int
+    stride: int
+    boundary: int
+
+    def random_map(self, element: np.ndarray, rng: np.random.Generator) -> Batch:
+        piece = bounded(element, self.boundary)
+        spare = max(0, len(piece) - 1 - self.length)
+        starts = -(-spare // self.stride) + 1
+        start = int(rng.integers(starts)) * self.stride
+        return _window(piece, start, self.length)
+
+
+def training_batches(
+    sequences: Sequences, vocabulary: Vocabulary, window: int, batch: int, seed: int
+) -> grain.DatasetIterator:
+    """Return an endless iterator of `Batch` in an order that `seed` alone decides.
+
+    Each epoch visits every piece once, in a new order, with new crops. The iterator's state is
+    small and restores the exact place.
+
+    Raises:
+        ValueError: there is no piece.
+    """
+    if not sequences:
+        raise ValueError("the training split holds no piece; check the data config")
+    crop = RandomCrop(window, vocabulary.stride, vocabulary.boundary)
+    dataset = grain.MapDataset.source(sequences).seed(seed).shuffle().repeat()
+    dataset = dataset.random_map(crop).batch(batch)
+    return iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)))
+
+
+def evaluation_batches(
+    sequences: Sequences, vocabulary: Vocabulary, window: int, stride: int, batch: int
+) -> Iterator[Batch]:
+    """Yield batches in which every token of every piece is scored exactly once.
+
+    Windows advance by `stride`; all but the first of a piece score only their last `stride`
+    targets, which so have at least `window - stride` tokens of context. The boundary after a piece
+    is not scored (weight 0): likelihoods are per note token. The last batch is filled up with
+    empty windows, so that all have one shape.
+
+    Raises:
+        ValueError: `stride` does not lie in [1, window].
+    """
+    if not 1 <= stride <= window:
+        raise ValueError(f"stride must lie between 1 and the window {window}, not {stride}")
+    rows: list[Batch] = []
+    empty = Batch(
+        np.zeros(window, np.int32), np.zeros(window, np.int32), np.zeros(window, np.float32)
+    )
+    for sequence in sequences:
+        piece = bounded(sequence, vocabulary.boundary)
+        scored = 0
+        while scored < len(sequence):
+            start = max(0, min(scored, scored + stride - window) if scored else 0)
+            end = min(len(sequence), start + window)
+            weights = np.zeros(min(window, len(piece) - 1 - start), np.float32)
+            weights[scored - start : end - start] = 1.0
+            rows.append(_window(piece, start, window, weights))
+            scored = end
+            if len(rows) == batch:
+                yield Batch(*map(np.stack, zip(*rows, strict=True)))
+                rows = []
+    if rows:
+        rows += [empty] * (batch - len(rows))
+        yield Batch(*map(np.stack, zip(*rows, strict=True)))

@@ -1,0 +1,123 @@
+"""Cached generation: one pass over the prompts, then one token at a time, never recomputed."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+from jaxtyping import Int
+
+from longctx.sampling import Sampler
+
+STAGE = 256
+"""Slots that a cache starts with; it doubles when it is full, so short texts read short caches."""
+CHUNK = 64
+"""Tokens between two looks at whether every row has ended."""
+
+
+class _Loop(NamedTuple):
+    """What one step hands to the next, for each row."""
+
+    state: Any
+    token: Array
+    done: Array
+
+
+def generate(
+    graphdef: nnx.GraphDef,
+    params: nnx.State,
+    prompts: Sequence[Int[np.ndarray, " len"]],
+    *,
+    length: int,
+    boundary: int,
+    sampler: Sampler,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda tokens: None,
+) -> list[Int[np.ndarray, " tokens"]]:
+    """Continue each prompt until the model samples the boundary or `length` new tokens are there.
+
+    Args:
+        prompts: one or more tokens each, of any lengths; the boundary alone asks for a beginning.
+        length: the largest number of new tokens a row.
+        boundary: the token that ends a row; it is not returned.
+        seed: equal seeds give equal tokens; a row's draws do not depend on how many rows follow.
+        progress: called with the number of new tokens so far.
+
+    Returns:
+        The new tokens of each row.
+
+    Raises:
+        ValueError: a prompt is empty, there is none, or `length` is not positive.
+    """
+    if not prompts or any(len(prompt) == 0 for prompt in prompts):
+        raise ValueError("every prompt needs at least one token; the boundary alone is enough")
+    if length < 1:
+        raise ValueError(f"length must be at least 1 new token, not {length}")
+    longest = max(len(prompt) for prompt in prompts)
+    total = longest + length
+    tokens = np.stack([np.pad(p, (0, longest - len(p))) for p in prompts]).astype(np.int32)
+    at = np.stack([np.where(np.arange(longest) < len(p), np.arange(longest), -1) for p in prompts])
+    row_keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(len(prompts)))
+
+    capacity = _capacity(longest + CHUNK, total)
+    logits, state = _prefill(graphdef, params, tokens, at, capacity)
+    first = sampler.sample(logits, _keys_at(row_keys, 0))
+    loop = _Loop(state, first, first == boundary)
+    pieces = [np.asarray(first)[:, None]]
+    made = 1
+    while made < length and not bool(loop.done.all()):
+        count = min(CHUNK, length - made)
+        if longest + made + count > capacity:
+            capacity = _capacity(longest + made + count, total)
+            loop = loop._replace(state=_grow(graphdef, params, loop.state, capacity))
+        loop, new = _decode(graphdef, params, loop, row_keys, made, CHUNK, sampler, boundary)
+        pieces.append(np.asarray(new)[:, :count])
+        made += count
+        progress(made)
+    rows = np.concatenate(pieces, axis=1)
+    ends = [np.flatnonzero(row == boundary) for row in rows]
+    return [row[: end[0]] if len(end) else row for row, end in zip(rows, ends, strict=True)]
+
+
+def _capacity(needed: int, total: int) -> int:
+    """Return the slots for `needed` tokens: a doubling of STAGE, but little more than `total`."""
+    capacity = STAGE
+    while capacity < needed + CHUNK:
+        capacity *= 2
+    return min(capacity, -(-(total + CHUNK) // CHUNK) * CHUNK)
+
+
+def _keys_at(row_keys: Array, index: Array | int) -> Array:
+    return jax.vmap(jax.random.fold_in, in_axes=(0, None))(row_keys, index)
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def _prefill(graphdef, params, tokens: Array, at: Array, capacity: int):
+    model = nnx.merge(graphdef, params)
+    state = model.init_state(tokens.shape[0], capacity)
+    logits, state = model(tokens, at, state)
+    last = at.max(axis=1)
+    return jnp.take_along_axis(logits, last[:, None, None], axis=1)[:, 0], state
+
+
+@partial(jax.jit, static_argnums=(0, 3))
+def _grow(graphdef, params, state, capacity: int):
+    return nnx.merge(graphdef, params).grow_state(state, capacity)
+
+
+@partial(jax.jit, static_argnums=(0, 5, 6, 7), donate_argnums=(2,))
+def _decode(graphdef, params, loop, row_keys, made, count, sampler, boundary):
+    model = nnx.merge(graphdef, params)
+
+    def one_token(loop: _Loop, index: Array):
+        logits, state = model(loop.token[:, None], state=loop.state)
+        token = sampler.sample(logits[:, 0], _keys_at(row_keys, index))
+        token = jnp.where(loop.done, boundary, token)
+        return _Loop(state, token, loop.done | (token == boundary)), token
+
+    loop, tokens = jax.lax.scan(one_token, loop, made + jnp.arange(count))
+    return loop, tokens.T

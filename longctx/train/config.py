@@ -1,0 +1,57 @@
+"""What a training run is: data, model, optimizer, and how long."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from longctx.data.base import DataConfig
+from longctx.evaluator import Evaluator
+from longctx.train.optimizer import AdamW
+from longctx.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Train:
+    """One training run; with equal code and machine, equal configs give equal weights."""
+
+    data: DataConfig
+    """Where the pieces come from."""
+    model: Transformer = Transformer()
+    """The network."""
+    optimizer: AdamW = AdamW()
+    """How parameters change."""
+    evaluators: tuple[Evaluator, ...] = ()
+    """What is measured on the way."""
+    steps: int = 2000
+    """Updates of the parameters in all."""
+    batch: int = 8
+    """Windows per step."""
+    accumulate: int = 1
+    """Parts a batch is cut into, one after the other, to save memory."""
+    window: int = 1024
+    """Tokens predicted per window; longer pieces are cropped at random."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What the network computes in; parameters and sums are float32 always."""
+    seed: int = 0
+    """Of the initial weights, the order of the data, the crops and dropout."""
+    save_every: int = 500
+    """Steps between two checkpoints."""
+    best: str = "valid/nll"
+    """The evaluated number whose smallest value marks the best checkpoint."""
+    log_every: int = 10
+    """Steps between two lines of the log."""
+
+    def __post_init__(self):
+        for name in ("steps", "batch", "accumulate", "window", "save_every", "log_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.batch % self.accumulate:
+            raise ValueError(
+                f"batch {self.batch} must be a multiple of accumulate {self.accumulate}"
+            )
+
+    @property
+    def compute_dtype(self) -> DTypeLike:
+        return jnp.bfloat16 if self.dtype == "bfloat16" else jnp.float32

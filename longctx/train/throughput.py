@@ -1,0 +1,58 @@
+"""How fast a run is, measured against what the device could do at best."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from longctx.train.config import Train
+
+PEAK_FLOPS = {
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5": 459e12,
+    "TPU v5p": 459e12,
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+    "NVIDIA A100": 312e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200": 989e12,
+}
+"""Dense bfloat16 operations per second and chip, from the makers' data sheets."""
+
+
+def flops_per_token(config: Train, params: nnx.State) -> float:
+    """Return the model's operations per trained token, forward and backward.
+
+    6 for every weight of a matrix product (Kaplan et al. 2020, section 2.1), plus the attention
+    scores and their values, as full attention over half the window on average. The embedding
+    look-up is free; a tied table works once, as the output layer. Recomputation does not count.
+    """
+    matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 2)
+    if not config.model.tied:
+        matrices -= params["embed"]["embedding"][...].size
+    scores = 12 * config.model.layers * config.model.model * config.window / 2
+    return 6 * matrices + scores
+
+
+def peak_flops() -> tuple[float, str]:
+    """Return the operations per second that all devices could do, and where that is from."""
+    device = jax.devices()[0]
+    for kind in sorted(PEAK_FLOPS, key=len, reverse=True):
+        if device.device_kind.startswith(kind):
+            return PEAK_FLOPS[kind] * jax.device_count(), f"{device.device_kind} data sheet"
+    return _measured_peak(), "a float32 matrix product measured here"
+
+
+def _measured_peak(size: int = 1024, repeats: int = 5) -> float:
+    x = jnp.ones((size, size), jnp.float32)
+    product = jax.jit(jnp.matmul)
+    product(x, x).block_until_ready()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        product(x, x).block_until_ready()
+        times.append(time.perf_counter() - start)
+    return 2 * size**3 / min(times)
