@@ -4,15 +4,18 @@
     python -m eval.speed torch_gpt/train/1024x4          measure one and print it
     python -m eval.speed torch_gpt/train/1024x4 --json   the same as one line of JSON
 
-CPU seconds (user + system, all threads) are what a shared machine can still compare; wall seconds
-depend on who else is there. Memory is the peak of the whole process, imports included, so each
-case needs a fresh one: `run_case` starts it. A case is a name and a function without arguments
-that returns a dict; adding one is adding a line to `CASES`. Imports are made inside a case, so that
-one framework is not in another's memory.
+CPU seconds (user + system, all threads) can be compared better than wall seconds where others use
+the machine, but not well: threads that wait for one another spin, and then count. So the load of
+the machine before the case stands beside them. Memory is the peak of the whole process, imports
+included, so each case needs a fresh one: `run_case` starts it.
+
+A case is a name and a function without arguments that returns a dict; adding one is adding a line
+to `CASES`. Imports are made inside a case, so that one framework is not in another's memory.
 """
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -127,14 +130,15 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if options.case not in CASES:
         parser.error(f"{options.case} is no case; there are {', '.join(CASES)}")
-    result = {"case": options.case} | CASES[options.case]()
+    load = os.getloadavg()[0]
+    result = {"case": options.case, "load_before": load} | CASES[options.case]()
     if options.json:
         print(json.dumps(result))
         return
     print(
         f"{options.case}: {result['cpu_seconds']:.3g} CPU s, {result['wall_seconds']:.3g} s, "
         f"{result['tokens'] / result['cpu_seconds']:.4g} tokens per CPU s, "
-        f"peak {result['peak_bytes'] / 1e9:.3g} GB"
+        f"peak {result['peak_bytes'] / 1e9:.3g} GB, load before {load:.2g}"
     )
 
 
