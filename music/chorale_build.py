@@ -1,6 +1,6 @@
 """Bach's chorales from the scores in music21's corpus; needs music21, which only developers have.
 
-Read the scores, drop what is no four-part chorale on the grid, drop near-duplicates, split.
+Read the scores, drop what is no four-part chorale on the grid, drop near-duplicates, split by name.
 """
 
 import hashlib

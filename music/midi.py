@@ -3,17 +3,17 @@
 from pathlib import Path
 
 import numpy as np
-import symusic
 from jaxtyping import Bool, Int, Int8
+from symusic.core import ScoreTick, TrackTick
 
 from music.chorale import REST, STEPS_PER_QUARTER, VOICES, Chorale, change_onsets
 
 MOST_BYTES = 4 << 20
 MOST_STEPS = 1 << 14
-"""Seventeen minutes of sixteenths at 240 to the minute; longer files are not primers."""
+"""45 minutes at 90 quarters to the minute; longer files are no primers."""
 
-Notes = Int[np.ndarray, "notes 3"]
-"""Rows of start step, end step (exclusive) and pitch."""
+Notes = Int[np.ndarray, "_ 3"]
+"""One row per note: start step, end step (exclusive) and pitch."""
 
 
 def read_chorale(path: str | Path) -> Chorale:
@@ -50,7 +50,7 @@ def read_chorale(path: str | Path) -> Chorale:
     return Chorale(pitch, onset, meter=meter, pickup=pickup, name=path.stem)
 
 
-def _read_score(path: Path) -> symusic.Score:
+def _read_score(path: Path) -> ScoreTick:
     if not path.is_file():
         raise ValueError(f"{path} is not a file; wanted a MIDI file")
     size = path.stat().st_size
@@ -72,26 +72,26 @@ def _read_score(path: Path) -> symusic.Score:
             "32767 (SMPTE frames have no sixteenths)"
         )
     try:
-        return symusic.Score.from_midi(content)
+        return ScoreTick.from_midi(content)
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged: {error}; open and save it in a notation program or sequencer"
         ) from error
 
 
-def _grid_notes(track: symusic.core.TrackTick, ticks_per_quarter: int, path: Path) -> Notes:
+def _grid_notes(track: TrackTick, ticks_per_quarter: int, path: Path) -> Notes:
     """Return the notes of a track on the grid; ticks are rounded, half a step upwards."""
     arrays = track.notes.numpy()
     start, length = arrays["time"].astype(np.int64), arrays["duration"].astype(np.int64)
     ticks = np.stack([start, start + length])
     steps = (2 * STEPS_PER_QUARTER * ticks + ticks_per_quarter) // (2 * ticks_per_quarter)
-    if steps.size and not (steps.min() >= 0 and steps.max() <= MOST_STEPS):
+    starts, ends = steps[0], np.maximum(steps[1], steps[0] + 1)
+    if steps.size and not (starts.min() >= 0 and ends.max() <= MOST_STEPS):
         raise ValueError(
-            f"{path} has notes from sixteenth {steps.min():,} to {steps.max():,}; wanted 0 to at "
+            f"{path} has notes from sixteenth {starts.min():,} to {ends.max():,}; wanted 0 to at "
             f"most {MOST_STEPS:,}: cut the part that is to be continued"
         )
-    ends = np.maximum(steps[1], steps[0] + 1)
-    return np.stack([steps[0], ends, arrays["pitch"].astype(np.int64)], axis=1)
+    return np.stack([starts, ends, arrays["pitch"].astype(np.int64)], axis=1)
 
 
 def _voices(names: list[str], notes: list[Notes]) -> list[Notes] | None:
@@ -154,7 +154,7 @@ def _reduce(
     return pitch, (begins & (pitch != REST)) | change_onsets(pitch)
 
 
-def _meter(score: symusic.Score) -> tuple[tuple[int, int], int]:
+def _meter(score: ScoreTick) -> tuple[tuple[int, int], int]:
     """Return the first time signature, or 4/4 where none is usable, and the pickup in steps.
 
     A signature for one bar only that is shorter than the next one's bar is a pickup.

@@ -22,7 +22,7 @@ _PEAK = 10 ** (-3 / 20)
 _BLACK_KEYS = (1, 3, 6, 8, 10)
 
 
-def to_midi(chorale: Chorale, quarter_bpm: float = 90) -> pretty_midi.PrettyMIDI:
+def to_midi(chorale: Chorale, quarter_bpm: float = 90.0) -> pretty_midi.PrettyMIDI:
     """Return the chorale as four choir tracks, Soprano to Bass, with meter, pickup and key.
 
     Rests after the last note are lost, and so are fermatas. `read_chorale` gives the rest back.

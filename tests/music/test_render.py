@@ -29,7 +29,7 @@ def samples(wav: bytes) -> tuple[np.ndarray, int]:
 
 def test_midi_has_four_choir_voices_with_meter_pickup_and_key():
     chorale = next(c for c in load_chorales("train") if c.pickup and c.minor)
-    midi = to_midi(chorale, quarter_bpm=60)
+    midi = to_midi(chorale, quarter_bpm=60.0)
     assert [track.name for track in midi.instruments] == ["Soprano", "Alto", "Tenor", "Bass"]
     assert {track.program for track in midi.instruments} == {52}
     assert midi.get_end_time() == pytest.approx(chorale.steps / 4)
@@ -52,14 +52,14 @@ def test_the_same_chorale_gives_the_same_bytes(render: Callable[[], bytes]):
     assert render() == render()
 
 
-@pytest.mark.parametrize("bpm", [0, 3.9, 1001])
+@pytest.mark.parametrize("bpm", [0.0, 3.9, 1001.0])
 def test_an_impossible_tempo_is_refused(bpm: float):
     with pytest.raises(ValueError, match=f"quarter_bpm is {bpm}; wanted 4 to 1000"):
         to_midi(BACH, bpm)
 
 
 def test_sound_lasts_as_long_as_the_piece_and_peaks_at_minus_three_decibels():
-    sound, rate = samples(to_wav(midi_bytes(to_midi(BACH, quarter_bpm=120))))
+    sound, rate = samples(to_wav(midi_bytes(to_midi(BACH, quarter_bpm=120.0))))
     assert len(sound) / rate == pytest.approx(BACH.steps / 8, abs=0.5)
     assert 20 * np.log10(np.abs(sound).max()) == pytest.approx(-3, abs=0.01)
     assert np.sqrt((sound**2).mean()) > 0.05, "a click and silence"
