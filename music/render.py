@@ -7,13 +7,18 @@ from pathlib import Path
 import midirenderer
 import numpy as np
 import pretty_midi
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from symusic.core import ScoreSecond
 
 from music.chorale import REST, STEPS_PER_QUARTER, VOICES, Chorale, pitch_name
 
 COLOURS = ("#c8553d", "#e0a030", "#3d8a5f", "#2f5d94")
 """Soprano to bass: apart in hue and in lightness, also for colour-blind eyes."""
+
+MOST_SECONDS = 1200
+"""Longer sound is not rendered: a minute of it takes 12 MB, and five times that to make."""
 
 _CHOIR = pretty_midi.instrument_name_to_program("Choir Aahs")
 _TICKS_PER_QUARTER = 480
@@ -66,16 +71,12 @@ def to_wav(midi: bytes) -> bytes:
     Played on TimGM6mb, the small General MIDI soundfont that comes with pretty_midi.
 
     Raises:
-        ValueError: `midi` is not a readable MIDI file.
+        ValueError: `midi` is not a MIDI file that can be played, or lasts longer than
+            `MOST_SECONDS`.
     """
-    soundfont = Path(pretty_midi.__file__).with_name("TimGM6mb.sf2").read_bytes()
-    try:
-        sound = midirenderer.render_wave_from(soundfont, midi)
-    except Exception as error:
-        raise ValueError(f"cannot play {len(midi)} bytes as MIDI: {error}") from error
-    with wave.open(BytesIO(sound)) as file:
+    with wave.open(BytesIO(_play(midi))) as file:
         parameters = file.getparams()
-        samples = np.frombuffer(file.readframes(parameters.nframes), "<i2").astype(np.float64)
+        samples = np.frombuffer(file.readframes(parameters.nframes), "<i2").astype(np.float32)
     loudest = np.abs(samples).max(initial=0)
     if loudest:
         samples *= _PEAK * 32767 / loudest
@@ -84,6 +85,20 @@ def to_wav(midi: bytes) -> bytes:
         file.setparams(parameters)
         file.writeframes(np.rint(samples).astype("<i2").tobytes())
     return buffer.getvalue()
+
+
+def _play(midi: bytes) -> bytes:
+    """Return the sound as the renderer gives it, a quiet WAV file."""
+    soundfont = Path(pretty_midi.__file__).with_name("TimGM6mb.sf2").read_bytes()
+    try:
+        seconds = ScoreSecond.from_midi(midi).end()
+        if not 0 <= seconds <= MOST_SECONDS:
+            raise ValueError(f"it lasts {seconds:,.0f} seconds; wanted at most {MOST_SECONDS:,}")
+        return midirenderer.render_wave_from(soundfont, midi)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the renderer, written in Rust, is no Exception
+        raise ValueError(f"cannot play {len(midi):,} bytes as MIDI: {error}") from error
 
 
 def piano_roll(chorale: Chorale, title: str) -> bytes:
@@ -114,7 +129,7 @@ def piano_roll(chorale: Chorale, title: str) -> bytes:
     return buffer.getvalue()
 
 
-def _draw_keys(axes, low: int, high: int) -> None:
+def _draw_keys(axes: Axes, low: int, high: int) -> None:
     """Shade the rows of black keys and name the white ones."""
     for pitch in range(low, high + 1):
         if pitch % 12 in _BLACK_KEYS:
@@ -128,7 +143,7 @@ def _draw_keys(axes, low: int, high: int) -> None:
     axes.spines[:].set_visible(False)
 
 
-def _draw_bars(axes, chorale: Chorale) -> None:
+def _draw_bars(axes: Axes, chorale: Chorale) -> None:
     """Draw and number the bar lines; a pickup is bar 0."""
     lines = range(chorale.pickup, chorale.steps + 1, chorale.bar)
     for line in lines:

@@ -8,7 +8,7 @@ from matplotlib.image import imread
 
 from music.chorale import REST, Chorale, change_onsets
 from music.chorales import load_chorales
-from music.render import COLOURS, midi_bytes, piano_roll, to_midi, to_wav
+from music.render import COLOURS, MOST_SECONDS, midi_bytes, piano_roll, to_midi, to_wav
 
 BACH = min(load_chorales("valid"), key=lambda chorale: chorale.steps)
 
@@ -82,8 +82,17 @@ def test_silence_stays_silent():
 
 
 def test_what_is_not_midi_is_not_played():
-    with pytest.raises(ValueError, match="cannot play 5 bytes as MIDI"):
-        to_wav(b"hello")
+    no_tracks = b"MThd" + bytes([0, 0, 0, 6, 0, 1, 0, 0, 0, 96])
+    for content in (b"", b"hello", no_tracks, midi_bytes(to_midi(BACH))[:-9]):
+        with pytest.raises(ValueError, match=f"cannot play {len(content)} bytes as MIDI"):
+            to_wav(content)
+
+
+def test_endless_sound_is_not_rendered():
+    midi = to_midi(soprano_alone(60, 24), quarter_bpm=4.0)
+    midi.instruments[0].notes[0].end = MOST_SECONDS + 60
+    with pytest.raises(ValueError, match="it lasts 1,260 seconds; wanted at most 1,200"):
+        to_wav(midi_bytes(midi))
 
 
 def test_the_picture_shows_every_voice_in_its_colour():
@@ -96,6 +105,12 @@ def test_the_picture_shows_every_voice_in_its_colour():
     assert np.flatnonzero(high.any(axis=1))[-1] > 0.8 * len(picture), (
         "the bass is not at the bottom"
     )
+
+
+def test_the_picture_does_not_say_which_matplotlib_drew_it():
+    picture = piano_roll(BACH, "Bach")
+    assert b"atplotlib" not in picture
+    assert b"tEXtSoftware" not in picture
 
 
 def test_an_empty_piece_has_a_picture():
