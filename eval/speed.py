@@ -24,13 +24,23 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from eval.peers import Peer
+from typing import Any, Protocol, runtime_checkable
 
 Result = dict[str, Any]
 ROOT = Path(__file__).parents[1]
+
+
+@runtime_checkable
+class Peer(Protocol):
+    """A model of another framework that trains on random tokens."""
+
+    def train_step(self) -> float:
+        """Take one step of the optimizer on a new batch and return the loss."""
+        ...
+
+    def generate(self, batch: int, length: int) -> object:
+        """Return sampled tokens [batch, length] that begin with one random token each."""
+        ...
 
 
 def cpu_seconds() -> float:
@@ -73,7 +83,7 @@ def measure(step: Callable[[], object], steps: int = 5, warmup: int = 2) -> Resu
     }
 
 
-def build_peer(name: str, **size: Any) -> "Peer":
+def build_peer(name: str, **size: Any) -> Peer:
     from eval.peers import PeerConfig
     from eval.peers.torch_gpt import TorchGPT
     from eval.peers.torch_music_transformer import TorchMusicTransformer

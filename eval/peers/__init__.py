@@ -3,10 +3,9 @@
 # pyright: reportMissingImports=false
 
 from dataclasses import dataclass
-from typing import Protocol
 
 try:
-    import torch
+    import torch  # noqa: F401
 except ImportError as error:
     raise ImportError(
         "the comparison peers need PyTorch, which is not a dependency of this project; "
@@ -38,15 +37,3 @@ class PeerConfig:
     @property
     def dim(self) -> int:
         return self.model // self.heads
-
-
-class Peer(Protocol):
-    """What a benchmark calls."""
-
-    def train_step(self) -> float:
-        """Take one step of Adam on a random batch and return its loss."""
-        ...
-
-    def generate(self, batch: int, length: int) -> "torch.Tensor":
-        """Return sampled tokens [batch, length] that begin with one random token each."""
-        ...
