@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -72,3 +73,22 @@ class ChoraleSamples(Evaluator):
             yield f"samples/{index}/audio", Audio(to_wav(midi_bytes(to_midi(chorale))))
             title = f"sample {index} at step {trained.step}"
             yield f"samples/{index}/piano_roll", Image(piano_roll(chorale, title))
+
+
+def write_chorales(chorales: list[Chorale], folder: Path, title: str) -> Iterator[str]:
+    """Write each chorale as MIDI, WAV and PNG; yield a line about each.
+
+    Raises:
+        OSError: the folder can't be written.
+    """
+    for index, chorale in enumerate(chorales):
+        if chorale.steps == 0:
+            yield f"{index}: the model ended this piece before its first note; nothing is written"
+            continue
+        stem = folder / f"chorale_{index}"
+        midi = midi_bytes(to_midi(chorale))
+        stem.with_suffix(".mid").write_bytes(midi)
+        stem.with_suffix(".wav").write_bytes(to_wav(midi))
+        stem.with_suffix(".png").write_bytes(piano_roll(chorale, f"{title}: {index}"))
+        bars = chorale.steps / chorale.bar
+        yield f"{index}: {bars:.1f} bars in {stem}.mid, .wav and .png"

@@ -36,19 +36,25 @@ class Checkpoints:
 
     def __init__(self, folder: Path, config: Train):
         self.folder, self.config = folder, config
+
+        def score(metrics):
+            return metrics[config.best]
+
         keep = preservation_policy.AnyPreservationPolicy(
             [
                 preservation_policy.LatestN(1),
                 preservation_policy.BestN(
-                    get_metric_fn=lambda metrics: -metrics[config.best],
+                    get_metric_fn=score,
+                    reverse=True,
                     n=1,
                     keep_checkpoints_without_metrics=False,
                 ),
             ]
         )
-        self._manager = ocp.CheckpointManager(
-            folder, options=ocp.CheckpointManagerOptions(preservation_policy=keep, create=True)
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=keep, best_fn=score, best_mode="min", create=True
         )
+        self._manager = ocp.CheckpointManager(folder, options=options)
 
     def steps(self) -> list[int]:
         """Return the steps at which a complete checkpoint exists, in order."""
