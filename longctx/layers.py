@@ -8,6 +8,7 @@ from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Key
+from longctx.dense import Linear
 
 Activation = Literal["gelu", "swiglu"]
 
@@ -15,7 +16,7 @@ Activation = Literal["gelu", "swiglu"]
 def linear(inputs: int, outputs: int, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.Linear:
     """Return a dense layer without bias, float32 parameters, computing in `dtype`."""
     init = nnx.initializers.variance_scaling(1.0, "fan_in", "normal")
-    return nnx.Linear(inputs, outputs, use_bias=False, dtype=dtype, kernel_init=init, rngs=rngs)
+    return Linear(inputs, outputs, dtype, rngs)
 
 
 def dropout(

@@ -2,11 +2,12 @@
 
 import os
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import beartype
 import hypothesis
+import jaxtyping
 import pytest
 from jaxtyping import AbstractArray, install_import_hook
 
@@ -36,7 +37,12 @@ def holds_array(hint: object) -> bool:
 
 
 def check_shapes(function: Callable) -> Callable:
-    """Let beartype check those annotations that are arrays; pyright checks the others."""
+    """Let beartype check those annotations that are arrays; pyright checks the others.
+
+    Not of constructors: jax rebuilds pytree dataclasses with placeholders for their arrays.
+    """
+    if function.__name__ == "__init__":
+        return function
     annotations = function.__annotations__
     arrays = {name: hint for name, hint in annotations.items() if holds_array(hint)}
     if not arrays:
@@ -68,3 +74,11 @@ def shared_data() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture
+def unchecked_shapes() -> Iterator[None]:
+    """Let wrong shapes through to the function's own checks."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

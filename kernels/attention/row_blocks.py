@@ -18,6 +18,8 @@ from kernels.attention.skew import skew, unskew
 from kernels.attention.spec import Pattern, Term
 
 MAX_KEYS = 4096
+IN_FLIGHT = 2
+"""Blocks that may be worked on at once: enough for two cores, and bounded memory."""
 
 
 def row_blocks(
@@ -118,6 +120,13 @@ def _scores(
     return scores
 
 
+def _after(done: list[Array], index: int, rows: Array) -> Array:
+    """Return `rows`, but let the block wait for the one `IN_FLIGHT` places before it."""
+    if index < IN_FLIGHT:
+        return rows
+    return lax.optimization_barrier((rows, done[index - IN_FLIGHT]))[0]
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _core(
     pattern: Pattern, q: Array, k: Array, v: Array, table: Array | None
@@ -138,8 +147,8 @@ def _forward(pattern: Pattern, q: Array, k: Array, v: Array, table: Array | None
         q_i, k_t_i, v_i = q[b, h], k_t[b, kv], v[b, kv]
         table_t_i = None if table_t is None else table_t[h]
         outs, lses = [], []
-        for block in blocks:
-            rows = q_i[block.start : block.start + block.rows]
+        for index, block in enumerate(blocks):
+            rows = _after(outs, index, q_i[block.start : block.start + block.rows])
             scores = _scores(pattern, block, offset, rows, k_t_i, table_t_i)
             top = jnp.max(scores, axis=-1, keepdims=True)
             top = jnp.where(jnp.isfinite(top), top, 0.0)
@@ -169,14 +178,15 @@ def _backward(pattern: Pattern, saved, cotangents):
 
     def one_row(h, d_table_t, b):
         kv = h // group
-        dq = []
+        dq: list[Array] = []
         dk_t, dv_t = jnp.zeros_like(k_t[0, 0]), jnp.zeros_like(v_t[0, 0])
-        for block in blocks:
+        for index, block in enumerate(blocks):
             rows = slice(block.start, block.start + block.rows)
             columns = slice(block.low, block.high)
             band = slice(block.first, block.first + block.width)
             table_t_h = None if table_t is None else table_t[h]
-            scores = _scores(pattern, block, offset, q[b, h, rows], k_t[b, kv], table_t_h)
+            q_rows = _after(dq, index, q[b, h, rows])
+            scores = _scores(pattern, block, offset, q_rows, k_t[b, kv], table_t_h)
             weights = jnp.exp(scores - lse[b, h, rows, None])
             d_weights = d_out[b, h, rows] @ v_t[b, kv][:, columns]
             d_scores = weights * (d_weights - delta[b, h, rows, None])

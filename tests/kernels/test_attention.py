@@ -1,0 +1,219 @@
+"""Every implementation against the float32 reference: outputs, logsumexp and all gradients."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels.attention import IMPLEMENTATIONS, attention, merge
+from kernels.attention.spec import Pattern, Tile
+from longctx.attention.patterns import Causal, Local
+from longctx.attention.positions.relative import RelativeTerm
+
+
+class Case(NamedTuple):
+    """One call: sizes, pattern, and the relative table's (heads, distances, beyond)."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    k_len: int
+    dim: int
+    pattern: Pattern
+    table: tuple[int, int, str] | None = None
+
+
+CASES = [
+    Case(2, 2, 2, 300, 300, 16, Causal()),
+    Case(2, 2, 2, 300, 300, 16, Causal(), (2, 40, "clip")),
+    Case(1, 4, 2, 130, 333, 16, Causal(), (1, 500, "zero")),
+    Case(1, 2, 1, 257, 257, 8, Local(17), (2, 9, "zero")),
+    Case(1, 2, 2, 300, 300, 8, Local(200), (2, 300, "clip")),
+    Case(2, 4, 1, 5, 70, 16, Local(6), (4, 70, "clip")),
+    Case(1, 1, 1, 1, 1, 8, Causal(), (1, 1, "zero")),
+]
+EXACT = [name for name in IMPLEMENTATIONS if name != "reference"]
+
+
+def arrays(case: Case, dtype=jnp.float32) -> dict:
+    keys = jax.random.split(jax.random.key(0), 6)
+    q_shape = (case.batch, case.heads, case.q_len, case.dim)
+    k_shape = (case.batch, case.kv_heads, case.k_len, case.dim)
+    inputs = {
+        "q": jax.random.normal(keys[0], q_shape, dtype),
+        "k": jax.random.normal(keys[1], k_shape, dtype),
+        "v": jax.random.normal(keys[2], k_shape, dtype),
+    }
+    if case.table is not None:
+        heads, distances, _ = case.table
+        inputs["table"] = jax.random.normal(keys[3], (heads, distances, case.dim))
+    return inputs
+
+
+def run(case: Case, inputs: dict, implementation: str, explicit: bool):
+    """Return (out, lse) and the gradients of a random weighting of both."""
+    weights = jax.random.normal(jax.random.key(1), (case.batch, case.heads, case.q_len, case.dim))
+    positions = {}
+    if explicit:
+        k_pos = 11 + jnp.arange(case.k_len)[None]
+        positions = {"q_pos": k_pos[:, case.k_len - case.q_len :], "k_pos": k_pos}
+
+    def weighted(inputs):
+        term = None if case.table is None else RelativeTerm(inputs["table"], case.table[2])
+        out, lse = attention(
+            inputs["q"], inputs["k"], inputs["v"], pattern=case.pattern, term=term,
+            implementation=implementation, return_lse=True, **positions,
+        )  # fmt: skip
+        return (out * weights).sum() + (lse * weights[..., 0]).sum(), (out, lse)
+
+    with jax.default_matmul_precision("highest"):
+        (_, results), grads = jax.jit(jax.value_and_grad(weighted, has_aux=True))(inputs)
+    return results, grads
+
+
+def relative_error(ours, theirs) -> float:
+    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    return float(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-6))
+
+
+@pytest.mark.parametrize("explicit", [False, True], ids=["consecutive", "explicit"])
+@pytest.mark.parametrize("implementation", EXACT)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_equals_reference(case, implementation, explicit):
+    inputs = arrays(case)
+    try:
+        (out, lse), grads = run(case, inputs, implementation, explicit)
+    except NotImplementedError as reason:
+        served = {"row_blocks": not explicit, "decode": explicit and case.q_len <= 8}
+        assert not served.get(implementation, True), reason
+        return
+    (want_out, want_lse), want_grads = run(case, inputs, "reference", explicit=False)
+    np.testing.assert_allclose(out, want_out, atol=1e-5)
+    np.testing.assert_allclose(lse, want_lse, atol=1e-5)
+    assert grads.keys() == want_grads.keys()
+    for name in grads:
+        assert relative_error(grads[name], want_grads[name]) <= 1e-5, name
+
+
+@pytest.mark.parametrize("implementation", ["blockwise", "row_blocks"])
+def test_bfloat16_stays_near_the_float32_reference(implementation):
+    case = CASES[1]
+    inputs = arrays(case, jnp.bfloat16)
+    (out, _), grads = run(case, inputs, implementation, explicit=False)
+    exact = jax.tree.map(lambda x: x.astype(jnp.float32), inputs)
+    (want, _), want_grads = run(case, exact, "reference", explicit=False)
+    assert out.dtype == jnp.bfloat16
+    assert relative_error(out, want) <= 2e-2
+    for name in grads:
+        assert relative_error(grads[name], want_grads[name]) <= 2e-2, name
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_row_without_keys_is_zero_forward_and_backward(implementation):
+    case = Case(1, 2, 2, 4, 6, 8, Causal(), (2, 3, "clip"))
+    inputs = arrays(case)
+    k_pos = jnp.array([[-1, 5, 6, -1, 7, 8]])
+    q_pos = jnp.array([[3, 5, -1, 8]])
+
+    def weighted(inputs):
+        term = RelativeTerm(inputs["table"], "clip")
+        out, lse = attention(
+            inputs["q"], inputs["k"], inputs["v"], pattern=Causal(), term=term, q_pos=q_pos,
+            k_pos=k_pos, implementation=implementation, return_lse=True,
+        )  # fmt: skip
+        return (out**2).sum(), (out, lse)
+
+    if implementation == "row_blocks":
+        with pytest.raises(NotImplementedError, match="consecutive"):
+            weighted(inputs)
+        return
+    (_, (out, lse)), grads = jax.value_and_grad(weighted, has_aux=True)(inputs)
+    for row in (0, 2):
+        assert not np.any(out[0, :, row])
+        assert np.all(np.isneginf(lse[0, :, row]))
+        assert not np.any(grads["q"][0, :, row])
+    for slot in (0, 3):
+        assert not np.any(grads["k"][0, :, slot])
+        assert not np.any(grads["v"][0, :, slot])
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
+    assert np.any(out[0, :, 3])
+
+
+def test_merge_joins_attention_over_two_sets_of_keys():
+    inputs = arrays(Case(1, 2, 2, 3, 20, 8, Causal()))
+    k_pos, q_pos = jnp.arange(20)[None], jnp.array([[2, 9, 30]])
+
+    def over(keys: slice):
+        return attention(
+            inputs["q"], inputs["k"][:, :, keys], inputs["v"][:, :, keys], pattern=Causal(),
+            q_pos=q_pos, k_pos=k_pos[:, keys], return_lse=True,
+        )  # fmt: skip
+
+    out, lse = merge(over(slice(0, 8)), over(slice(8, 20)))
+    want_out, want_lse = over(slice(0, 20))
+    np.testing.assert_allclose(out, want_out, atol=1e-6)
+    np.testing.assert_allclose(lse, want_lse, atol=1e-6)
+    nothing = (jnp.zeros((1, 2, 3, 8)), jnp.full((1, 2, 3), -jnp.inf))
+    out, lse = merge(nothing, nothing)
+    assert not np.any(out)
+    assert np.all(np.isneginf(lse))
+
+
+@settings(max_examples=60)
+@given(
+    pattern=st.one_of(st.just(Causal()), st.integers(1, 40).map(Local)),
+    q_first=st.integers(0, 50),
+    k_first=st.integers(0, 50),
+    rows=st.integers(1, 12),
+    columns=st.integers(1, 12),
+)
+def test_tiles_are_classified_as_looking_at_every_pair_would(
+    pattern, q_first, k_first, rows, columns
+):
+    tile = (q_first, q_first + rows - 1, k_first, k_first + columns - 1)
+    assert pattern.classify(*tile) == Pattern.classify(pattern, *tile)
+    assert isinstance(pattern.classify(*tile), Tile)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_bad_calls_say_what_is_wrong():
+    q, k = jnp.zeros((1, 4, 6, 8)), jnp.zeros((1, 3, 6, 8))
+    with pytest.raises(ValueError, match="share 3 key heads"):
+        attention(q, k, k, pattern=Causal())
+    with pytest.raises(ValueError, match="one shape"):
+        attention(q, k, k[:, :, :-1], pattern=Causal())
+    with pytest.raises(ValueError, match="known are reference"):
+        attention(q, q, q, pattern=Causal(), implementation="flash")
+    with pytest.raises(ValueError, match="need explicit"):
+        attention(q, q[:, :, :2], q[:, :, :2], pattern=Causal())
+    with pytest.raises(ValueError, match="together"):
+        attention(q, q, q, pattern=Causal(), q_pos=jnp.arange(6)[None])
+    long = jnp.zeros((1, 1, 4097, 8))
+    with pytest.raises(NotImplementedError, match="up to 4096 keys"):
+        attention(long, long, long, pattern=Causal(), implementation="row_blocks")
+
+
+@pytest.mark.parametrize("implementation", ["blockwise", "row_blocks"])
+def test_memory_grows_linearly(implementation):
+    """The compiler's own account of forward and backward: twice the tokens, not four times."""
+
+    def temporary_bytes(length: int) -> int:
+        shape = jax.ShapeDtypeStruct((1, 1, length, 16), jnp.float32)
+        table = jax.ShapeDtypeStruct((1, length, 16), jnp.float32)
+
+        def loss(q, k, v, table):
+            term = RelativeTerm(table, "clip")
+            return attention(
+                q, k, v, pattern=Causal(), term=term, implementation=implementation
+            ).sum()
+
+        compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3))).lower(shape, shape, shape, table)
+        return compiled.compile().memory_analysis().temp_size_in_bytes
+
+    assert temporary_bytes(2048) <= 2.6 * temporary_bytes(1024)
+    assert temporary_bytes(2048) < 2048 * 2048 * 4
