@@ -1,5 +1,6 @@
 """The small layers between mixers."""
 
+import math
 from typing import Literal
 
 import jax
@@ -8,15 +9,10 @@ from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Key
+
 from longctx.dense import Linear
 
 Activation = Literal["gelu", "swiglu"]
-
-
-def linear(inputs: int, outputs: int, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.Linear:
-    """Return a dense layer without bias, float32 parameters, computing in `dtype`."""
-    init = nnx.initializers.variance_scaling(1.0, "fan_in", "normal")
-    return Linear(inputs, outputs, dtype, rngs)
 
 
 def dropout(
@@ -29,17 +25,40 @@ def dropout(
     return jnp.where(keep, x / (1.0 - rate), 0.0).astype(x.dtype)
 
 
+@jax.custom_vjp
+def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Return `x Phi(x)` in its tanh form (Hendrycks & Gimpel 2016), keeping only x for the gradient.
+
+    `x sigmoid(2u)` and `x (1 + tanh u) / 2` are the same; the gradient uses the first and the value
+    the second, so that XLA has nothing in common to keep between them.
+    """
+    return 0.5 * x * (1.0 + jnp.tanh(_inner(x)))
+
+
+def _inner(x: Array) -> Array:
+    return math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+
+
+def _gelu_backward(x: Array, dy: Array) -> tuple[Array]:
+    sigmoid = jax.nn.sigmoid(2.0 * _inner(x))
+    slope = math.sqrt(2 / math.pi) * (1.0 + 3 * 0.044715 * x**2)
+    return (dy * (sigmoid + 2.0 * x * sigmoid * (1.0 - sigmoid) * slope),)
+
+
+gelu.defvjp(lambda x: (gelu(x), x), _gelu_backward)
+
+
 class FeedForward(nnx.Module):
     """`W2 gelu(W1 x)`, or gated `W2 (silu(Wg x) * W1 x)` (SwiGLU, Shazeer 2020)."""
 
     def __init__(
         self, model: int, hidden: int, activation: Activation, dtype: DTypeLike, rngs: nnx.Rngs
     ):
-        self.up = linear(model, hidden, dtype, rngs)
-        self.down = linear(hidden, model, dtype, rngs)
-        self.gate = linear(model, hidden, dtype, rngs) if activation == "swiglu" else None
+        self.up = Linear(model, hidden, dtype, rngs)
+        self.down = Linear(hidden, model, dtype, rngs)
+        self.gate = Linear(model, hidden, dtype, rngs) if activation == "swiglu" else None
 
     def __call__(self, x: Float[Array, "batch len model"]) -> Float[Array, "batch len model"]:
         if self.gate is None:
-            return self.down(nnx.gelu(self.up(x)))
+            return self.down(gelu(self.up(x)))
         return self.down(nnx.silu(self.gate(x)) * self.up(x))

@@ -12,7 +12,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int, Key
 
 from longctx.attention.layer import Attention
-from longctx.layers import Activation, FeedForward, dropout, linear
+from longctx.dense import Linear
+from longctx.layers import Activation, FeedForward, dropout
 from longctx.mixer import MixerConfig
 
 
@@ -71,7 +72,7 @@ class TransformerModel(nnx.Module):
         self.place = config.mixer.in_embedding(width, rngs)
         self.blocks = nnx.List([Block(config, dtype, rngs) for _ in range(config.layers)])
         self.norm = nnx.LayerNorm(width, use_bias=False, dtype=dtype, rngs=rngs)
-        self.head = None if config.tied else linear(width, vocab, dtype, rngs)
+        self.head = None if config.tied else Linear(width, vocab, dtype, rngs)
 
     def init_state(self, batch: int, capacity: int) -> DecoderState:
         """Return the state before the first token, for up to `capacity` tokens a row."""

@@ -19,7 +19,7 @@ from kernels.attention.spec import Pattern, Term
 
 MAX_KEYS = 4096
 IN_FLIGHT = 2
-"""Blocks that may be worked on at once: enough for two cores, and bounded memory."""
+"""Blocks that may be worked on at once: enough for two cores, and memory for no more."""
 
 
 def row_blocks(
@@ -120,11 +120,15 @@ def _scores(
     return scores
 
 
-def _after(done: list[Array], index: int, rows: Array) -> Array:
-    """Return `rows`, but let the block wait for the one `IN_FLIGHT` places before it."""
-    if index < IN_FLIGHT:
+def _after(done: list[Array], rows: Array) -> Array:
+    """Return `rows`, but not before the block `IN_FLIGHT` places back is done.
+
+    XLA on a CPU drops optimization barriers, so this is a dependency that it has to keep: a zero
+    that would be NaN if that block's result were.
+    """
+    if len(done) < IN_FLIGHT:
         return rows
-    return lax.optimization_barrier((rows, done[index - IN_FLIGHT]))[0]
+    return rows + 0.0 * done[-IN_FLIGHT][:1, :1]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -134,6 +138,7 @@ def _core(
     return _forward(pattern, q, k, v, table)[0]
 
 
+@partial(jax.jit, static_argnums=0)  # traced once, however many layers call it
 def _forward(pattern: Pattern, q: Array, k: Array, v: Array, table: Array | None):
     batch, heads, q_len, _ = q.shape
     kv_heads, k_len = k.shape[1:3]
@@ -147,8 +152,8 @@ def _forward(pattern: Pattern, q: Array, k: Array, v: Array, table: Array | None
         q_i, k_t_i, v_i = q[b, h], k_t[b, kv], v[b, kv]
         table_t_i = None if table_t is None else table_t[h]
         outs, lses = [], []
-        for index, block in enumerate(blocks):
-            rows = _after(outs, index, q_i[block.start : block.start + block.rows])
+        for block in blocks:
+            rows = _after(outs, q_i[block.start : block.start + block.rows])
             scores = _scores(pattern, block, offset, rows, k_t_i, table_t_i)
             top = jnp.max(scores, axis=-1, keepdims=True)
             top = jnp.where(jnp.isfinite(top), top, 0.0)
@@ -164,6 +169,7 @@ def _forward(pattern: Pattern, q: Array, k: Array, v: Array, table: Array | None
     return (out, lse), (q, k, v, table, out, lse)
 
 
+@partial(jax.jit, static_argnums=0)
 def _backward(pattern: Pattern, saved, cotangents):
     q, k, v, table, out, lse = saved
     d_out, d_lse = cotangents
@@ -180,13 +186,13 @@ def _backward(pattern: Pattern, saved, cotangents):
         kv = h // group
         dq: list[Array] = []
         dk_t, dv_t = jnp.zeros_like(k_t[0, 0]), jnp.zeros_like(v_t[0, 0])
-        for index, block in enumerate(blocks):
+        for block in blocks:
             rows = slice(block.start, block.start + block.rows)
             columns = slice(block.low, block.high)
             band = slice(block.first, block.first + block.width)
             table_t_h = None if table_t is None else table_t[h]
-            q_rows = _after(dq, index, q[b, h, rows])
-            scores = _scores(pattern, block, offset, q_rows, k_t[b, kv], table_t_h)
+            q_rows = q[b, h, rows]
+            scores = _scores(pattern, block, offset, _after(dq, q_rows), k_t[b, kv], table_t_h)
             weights = jnp.exp(scores - lse[b, h, rows, None])
             d_weights = d_out[b, h, rows] @ v_t[b, kv][:, columns]
             d_scores = weights * (d_weights - delta[b, h, rows, None])

@@ -14,7 +14,7 @@ from kernels.attention import attention
 from longctx.attention.cache import KVCache
 from longctx.attention.patterns import Causal, Pattern
 from longctx.attention.positions import NoPosition, Position
-from longctx.layers import linear
+from longctx.dense import Linear
 from longctx.mixer import Mixer, MixerConfig
 
 
@@ -59,10 +59,10 @@ class AttentionLayer(Mixer):
     def __init__(self, config: Attention, model: int, dim: int, dtype: DTypeLike, rngs: nnx.Rngs):
         self.config, self.dim, self.dtype = config, dim, dtype
         self.kv_heads = config.heads if config.kv_heads is None else config.kv_heads
-        self.q = linear(model, config.heads * dim, dtype, rngs)
-        self.k = linear(model, self.kv_heads * dim, dtype, rngs)
-        self.v = linear(model, self.kv_heads * dim, dtype, rngs)
-        self.out = linear(config.heads * dim, model, dtype, rngs)
+        self.q = Linear(model, config.heads * dim, dtype, rngs)
+        self.k = Linear(model, self.kv_heads * dim, dtype, rngs)
+        self.v = Linear(model, self.kv_heads * dim, dtype, rngs)
+        self.out = Linear(config.heads * dim, model, dtype, rngs)
         self.place = config.position.in_attention(config.heads, dim, rngs)
         if config.qk_norm:
             self.q_norm = nnx.RMSNorm(dim, dtype=dtype, rngs=rngs)
