@@ -16,7 +16,7 @@ from longctx.train.config import Train
 from longctx.train.log import Log
 from longctx.train.run_folder import RunFolder
 from longctx.train.state import TrainState
-from longctx.train.step import StepMetrics, make_step
+from longctx.train.step import Step, StepMetrics, compile_step, make_step
 from longctx.train.throughput import flops_per_token, peak_flops
 
 
@@ -51,7 +51,8 @@ def train(config: Train, run_dir: Path | str) -> Trained:
         state = checkpoints.restore(start, state, batches).state
     run = _Run(config, folder, graphdef, state, batches, checkpoints, start)
     try:
-        run.steps(make_step(graphdef, optimizer, config.accumulate, config.seed))
+        step = make_step(graphdef, optimizer, config.accumulate, config.seed)
+        run.steps(compile_step(step, run.state, config))
     finally:
         run.log.close()
     checkpoints.close()
@@ -86,14 +87,14 @@ class _Run:
         config = self.config
         return Trained(self.graphdef, self.state.params, config.data, config.window, step)
 
-    def steps(self, step_fn) -> None:
+    def steps(self, take: Step) -> None:
         """Take all remaining steps."""
         config = self.config
         since, tokens, pending = time.perf_counter(), 0, None
         with _StopRequest() as stop:
             for step in range(self.start + 1, config.steps + 1):
                 batch = next(self.batches)
-                self.state, metrics = step_fn(self.state, batch)
+                self.state, metrics = take(self.state, batch)
                 tokens += int(batch.weights.sum())
                 if pending is not None:
                     self._check(*pending)

@@ -1,7 +1,8 @@
 """One step of training: loss, gradient, update."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+import contextlib
+import ctypes
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from jax import Array
 from jaxtyping import Float
 
 from longctx.data.base import Batch
+from longctx.train.config import Train
 from longctx.train.state import TrainState
 
 
@@ -22,6 +24,10 @@ class StepMetrics(NamedTuple):
     """Mean negative log-likelihood in nats per weighted token."""
     grad_norm: Float[Array, ""]
     """Global norm of the gradient before clipping."""
+
+
+Step = Any
+"""A jitted or compiled function (TrainState, Batch) -> (TrainState, StepMetrics)."""
 
 
 def summed_loss(
@@ -38,7 +44,7 @@ def make_step(
     optimizer: optax.GradientTransformation,
     accumulate: int,
     seed: int,
-) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
+) -> Step:
     """Return the jitted step; it consumes (donates) the state it is given.
 
     The batch is cut into `accumulate` equal parts whose gradients add up to the gradient of the
@@ -70,3 +76,21 @@ def make_step(
         return TrainState(state.step + 1, params, opt_state), metrics
 
     return jax.jit(step, donate_argnums=0)
+
+
+def compile_step(step: Step, state: TrainState, config: Train) -> Step:
+    """Return the step compiled for the batches of a config, and the compiler's memory given back.
+
+    What XLA frees after compiling stays with the process under glibc, often more than the step
+    itself will need; `malloc_trim` returns it.
+    """
+    shape = (config.batch, config.window)
+    batch = Batch(
+        tokens=jax.ShapeDtypeStruct(shape, jnp.int32),
+        targets=jax.ShapeDtypeStruct(shape, jnp.int32),
+        weights=jax.ShapeDtypeStruct(shape, jnp.float32),
+    )
+    compiled = step.lower(state, batch).compile()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    return compiled
