@@ -16,7 +16,7 @@ def names() -> dict[str, str]:
     for module in pkgutil.iter_modules(configs.__path__):
         loaded = importlib.import_module(f"configs.{module.name}")
         if hasattr(loaded, "config"):
-            found[module.name] = (loaded.__doc__ or "").strip().splitlines()[0]
+            found[module.name] = (loaded.__doc__ or "").strip().partition("\n")[0]
     return found
 
 

@@ -14,6 +14,9 @@ def run(main: Callable[[list[str]], None]) -> None:
     except Interrupted as stop:
         print(f"\n{stop}", file=sys.stderr)
         sys.exit(130)
+    except KeyboardInterrupt:
+        print("\nstopped by SIGINT", file=sys.stderr)
+        sys.exit(130)
     except (ValueError, OSError, CheckpointError, NonFiniteLoss) as error:
         print(f"\nerror: {error}", file=sys.stderr)
         sys.exit(1)

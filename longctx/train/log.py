@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from tensorboardX import SummaryWriter
 
 from longctx.evaluator import Audio, Image, Value
-from longctx.train.run_folder import RunFolder
+from longctx.train.run_folder import RunFolder, replace_text
 
 
 class Log:
@@ -53,6 +53,7 @@ class Log:
             else:
                 numbers[name] = float(value)
                 self._board.add_scalar(name, float(value), step)
+        self._board.flush()
         if numbers:
             self._lines.write(json.dumps({"step": step, "time": time.time(), **numbers}) + "\n")
             self._lines.flush()
@@ -85,4 +86,4 @@ def _truncate(path: Path, step: int) -> None:
         except (json.JSONDecodeError, KeyError):
             continue
         kept.append(line)
-    path.write_text("".join(line + "\n" for line in kept))
+    replace_text(path, "".join(line + "\n" for line in kept))

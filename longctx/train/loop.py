@@ -107,14 +107,15 @@ class _Run:
                     since, tokens = now, 0
                 begin = time.perf_counter()
                 measured = self._evaluate(step)
-                if last or stop.asked or step % config.save_every == 0:
+                asked = stop.asked  # once: a signal may come at any line
+                if last or asked or step % config.save_every == 0:
                     self._check(*pending)
                     self.checkpoints.save(step, self.state, self.batches, measured)
                 since += time.perf_counter() - begin
-                if stop.asked and not last:
+                if asked and not last:
                     self.checkpoints.wait()
                     raise Interrupted(
-                        f"stopped by {stop.asked} after step {step}, which is saved; "
+                        f"stopped by {asked} after step {step}, which is saved; "
                         "the same command continues"
                     )
 

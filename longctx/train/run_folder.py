@@ -60,8 +60,8 @@ class RunFolder:
                 )
             self.check_tokenizer(config.data)
         else:
-            self._tokenizer.write_text(json.dumps(_tokenizer(config.data), indent=2) + "\n")
-            self._config.write_text(to_json(config))
+            replace_text(self._tokenizer, json.dumps(_tokenizer(config.data), indent=2) + "\n")
+            replace_text(self._config, to_json(config))
         with self._provenance.open("a") as file:
             file.write(json.dumps(_provenance()) + "\n")
 
@@ -98,6 +98,13 @@ class RunFolder:
                 f"{_brief(stored)}; this code has {_brief(ours)}. "
                 "Use the version of the code that trained it (see provenance.json)."
             )
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file at once: a process killed meanwhile leaves it as it was."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text)
+    part.replace(path)
 
 
 def _tokenizer(data: DataConfig) -> dict:
