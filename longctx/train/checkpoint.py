@@ -1,5 +1,7 @@
 """Asynchronous checkpoints: the last and the best, verified when they are read."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +34,9 @@ class Checkpoints:
     A checkpoint appears under its final name only when it is complete, so a process killed while
     saving leaves the earlier ones as they were. Each carries the config, the tokenizer's hash and
     a fingerprint of every array, all of which are checked on reading.
+
+    Raises:
+        CheckpointError: the score of one is damaged.
     """
 
     def __init__(self, folder: Path, config: Train):
@@ -54,11 +59,12 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(
             preservation_policy=keep, best_fn=score, best_mode="min", create=True
         )
+        self._check_scores()
         self._manager = ocp.CheckpointManager(folder, options=options)
 
     def steps(self) -> list[int]:
         """Return the steps at which a complete checkpoint exists, in order."""
-        return sorted(self._manager.all_steps())
+        return sorted(int(path.name) for path in self.folder.glob("[0-9]*") if path.name.isdigit())
 
     def best_step(self) -> int | None:
         """Return the step with the smallest `config.best`, or the last one, or None."""
@@ -83,6 +89,7 @@ class Checkpoints:
             "config": to_json(self.config),
             "tokenizer": vocabulary_hash(self.config.data.vocabulary()),
             "fingerprint": np.asarray(fingerprint(state)).tolist(),
+            "place": data.get_state(),
         }
         try:
             self._manager.save(
@@ -124,6 +131,7 @@ class Checkpoints:
                 step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
             )["meta"]
             stored_config, stored_tokenizer = meta["config"], meta["tokenizer"]
+            stored_fingerprint, place = meta["fingerprint"], meta["place"]
         except Exception as error:
             raise self._damaged(step, error) from error
         self._check_origin(step, stored_config, stored_tokenizer)
@@ -135,14 +143,25 @@ class Checkpoints:
             state = self._manager.restore(step, args=ocp.args.Composite(**items))["state"]
         except Exception as error:
             raise self._damaged(step, error) from error
-        if np.asarray(fingerprint(state)).tolist() != meta["fingerprint"]:
+        if np.asarray(fingerprint(state)).tolist() != stored_fingerprint:
             raise self._damaged(step, "its arrays are not the ones that were saved")
+        if data is not None and data.get_state() != place:
+            raise self._damaged(step, "its place in the data is not the one that was saved")
         return Restored(step, state)
 
     def close(self) -> None:
         """Wait for what is being saved and let go of the folder."""
         self.wait()
         self._manager.close()
+
+    def _check_scores(self) -> None:
+        for path in sorted(self.folder.glob("[0-9]*/metrics")):
+            try:
+                float(json.loads((path / "metrics").read_text())[self.config.best])
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                if "state" in {item.name for item in path.parent.iterdir()}:
+                    raise self._damaged(int(path.parent.name), f"its score: {error!r}") from error
+                shutil.rmtree(path.parent)  # what a kill left of a deletion
 
     def _check_origin(self, step: int, config: str, tokenizer: str) -> None:
         ours = vocabulary_hash(self.config.data.vocabulary())
@@ -164,6 +183,7 @@ class Checkpoints:
     def _cannot_save(self, error: Exception) -> CheckpointError:
         return CheckpointError(
             f"a checkpoint can't be saved in {self.folder}: {_brief(error)}. "
+            f"Free on that disk: {shutil.disk_usage(self.folder).free:,} bytes. "
             f"Complete checkpoints there: {self.steps() or 'none'}. "
             "Make room (or give rights) and start again: it continues from the last one."
         )

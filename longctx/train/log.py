@@ -1,5 +1,6 @@
 """Where a run's numbers go: TensorBoard, a file of JSON lines, and the terminal."""
 
+import contextlib
 import io
 import json
 import time
@@ -26,7 +27,9 @@ class Log:
     def __init__(self, folder: RunFolder, step: int, steps: int, console: Console | None = None):
         _truncate(folder.metrics, step)
         self._lines = folder.metrics.open("a")
-        self._board = SummaryWriter(str(folder.tensorboard), purge_step=step + 1)
+        self._board = SummaryWriter(
+            str(folder.tensorboard), purge_step=step + 1, max_queue=1000, flush_secs=1
+        )
         self.console = console or Console()
         self._progress = Progress(
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
@@ -41,7 +44,20 @@ class Log:
         self._progress.start()
 
     def write(self, step: int, values: dict[str, Value]) -> None:
-        """Log values at a step; plain numbers also go to the JSON lines, in full precision."""
+        """Log values at a step; plain numbers also go to the JSON lines, in full precision.
+
+        Raises:
+            OSError: the log can't be written; the text says where and why.
+        """
+        try:
+            self._write(step, values)
+        except OSError as error:
+            raise OSError(
+                f"the log {self._lines.name} can't be written at step {step} ({error.strerror}). "
+                "Make room (or give rights) and start again: it continues from the last checkpoint."
+            ) from error
+
+    def _write(self, step: int, values: dict[str, Value]) -> None:
         numbers = {}
         for name, value in values.items():
             if isinstance(value, Audio):
@@ -68,10 +84,11 @@ class Log:
         self._progress.console.print(text, highlight=False)
 
     def close(self) -> None:
-        """Flush everything."""
+        """Flush everything; on a full disk nothing is lost, for each line is flushed already."""
         self._progress.stop()
-        self._board.close()
-        self._lines.close()
+        for file in (self._board, self._lines):
+            with contextlib.suppress(OSError):
+                file.close()
 
 
 def _truncate(path: Path, step: int) -> None:

@@ -72,7 +72,7 @@ def make_step(
         grads = jax.tree.map(lambda g: g / weight, grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        metrics = StepMetrics(loss / weight, optax.global_norm(grads))
+        metrics = StepMetrics(loss / weight, optax.tree.norm(grads))
         return TrainState(state.step + 1, params, opt_state), metrics
 
     return jax.jit(step, donate_argnums=0)
