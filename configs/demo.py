@@ -6,6 +6,7 @@ Command: make demo
 from eval.likelihood import Likelihood
 from eval.samples import ChoraleSamples
 from longctx.attention.layer import Attention
+from longctx.attention.patterns import Local
 from longctx.attention.positions import RelativeEmbedding
 from longctx.train.config import Train
 from longctx.train.optimizer import AdamW
@@ -21,7 +22,9 @@ def config() -> Train:
             layers=3,
             model=128,
             hidden=512,
-            mixer=Attention(heads=4, position=RelativeEmbedding(max_distance=256)),
+            mixer=Attention(
+                heads=4, position=RelativeEmbedding(max_distance=256), pattern=Local(256)
+            ),
             tied=False,
             dropout=0.0,
         ),

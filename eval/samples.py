@@ -81,6 +81,7 @@ def write_chorales(chorales: list[Chorale], folder: Path, title: str) -> Iterato
     Raises:
         OSError: the folder can't be written.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     for index, chorale in enumerate(chorales):
         if chorale.steps == 0:
             yield f"{index}: the model ended this piece before its first note; nothing is written"

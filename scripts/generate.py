@@ -38,7 +38,6 @@ def compose(
         raise ValueError(f"--num must be at least 1, not {num}")
     trained = load_trained(run_dir, checkpoint)
     start = None if primer is None else read_chorale(primer)
-    out.mkdir(parents=True, exist_ok=True)
     print(f"step {trained.step} of {run_dir}; up to {length} tokens for each of {num} pieces")
     chorales = sample_chorales(
         trained,

@@ -31,7 +31,11 @@ def _window(piece: np.ndarray, start: int, length: int, weights: np.ndarray | No
 
 @dataclass(frozen=True)
 class RandomCrop(grain.transforms.RandomMap):
-    """Cuts a window of `length` predictions out of a piece, starting at a whole step."""
+    """Cuts a window of `length` predictions out of a piece, starting at a whole step.
+
+    The place is drawn as if windows could hang over both ends, and those that would are pushed
+    inside. So the first and last tokens of a piece, its end above all, are seen as often as others.
+    """
 
     length: int
     stride: int
@@ -40,8 +44,8 @@ class RandomCrop(grain.transforms.RandomMap):
     def random_map(self, element: np.ndarray, rng: np.random.Generator) -> Batch:
         piece = bounded(element, self.boundary)
         spare = max(0, len(piece) - 1 - self.length)
-        starts = -(-spare // self.stride) + 1
-        start = int(rng.integers(starts)) * self.stride
+        last, over = -(-spare // self.stride), self.length // self.stride
+        start = min(max(int(rng.integers(-over, last + over + 1)), 0), last) * self.stride
         return _window(piece, start, self.length)
 
 
