@@ -1,32 +1,35 @@
 """CPU time, wall time and peak memory of one case, in a process of its own.
 
     python -m eval.speed                                 list the cases
-    python -m eval.speed torch_gpt/train/1024x4          measure one and print it
-    python -m eval.speed torch_gpt/train/1024x4 --json   the same as one line of JSON
+    python -m eval.speed longctx/train/1024x4            measure one and print it
+    python -m eval.speed longctx/train/1024x4 --json     the same as one line of JSON
 
 CPU seconds (user + system, all threads) can be compared better than wall seconds where others use
 the machine, but not well: threads that wait for one another spin, and then count. So the load of
-the machine before the case stands beside them. Memory is the peak of the whole process, imports
-included, so each case needs a fresh one: `run_case` starts it.
+the machine (cores that are busy) in the second before the case stands beside them. Memory is the
+peak of the whole process, imports and compiler included, so each case needs a fresh one: `run_case`
+starts it.
 
 A case is a name and a function without arguments that returns a dict; adding one is adding a line
 to `CASES`. Imports are made inside a case, so that one framework is not in another's memory.
 """
 
 import argparse
+import importlib.metadata
 import json
 import os
-import resource
+import platform
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any, Protocol, runtime_checkable
 
-Result = dict[str, Any]
+from eval.speed_cases import OURS
+from eval.usage import Result, busy_cores, measure
+
+FRAMEWORKS = ("jax", "jaxlib", "flax", "optax", "torch")
 ROOT = Path(__file__).parents[1]
 
 
@@ -43,53 +46,14 @@ class Peer(Protocol):
         ...
 
 
-def cpu_seconds() -> float:
-    """Return the user and system time that all threads of this process have used."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
-def peak_bytes() -> int:
-    """Return the most memory that this process has held at once."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        # On Linux ru_maxrss begins with the peak of the parent; this line does not.
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def measure(step: Callable[[], object], steps: int = 5, warmup: int = 2) -> Result:
-    """Run `step`, which returns when its work is done, and report the median after a warm-up."""
-    if steps < 1:
-        raise ValueError(f"steps={steps}, but at least one has to be measured")
-    for _ in range(warmup):
-        step()
-    cpu, wall = [], []
-    for _ in range(steps):
-        cpu_start, wall_start = cpu_seconds(), time.perf_counter()
-        step()
-        wall.append(time.perf_counter() - wall_start)
-        cpu.append(cpu_seconds() - cpu_start)
-    return {
-        "cpu_seconds": median(cpu),
-        "wall_seconds": median(wall),
-        "peak_bytes": peak_bytes(),
-        "all_cpu_seconds": cpu,
-        "all_wall_seconds": wall,
-        "warmup": warmup,
-    }
-
-
 def build_peer(name: str, **size: Any) -> Peer:
     from eval.peers import PeerConfig
     from eval.peers.torch_gpt import TorchGPT
     from eval.peers.torch_music_transformer import TorchMusicTransformer
 
     peers = {"torch_gpt": TorchGPT, "torch_music_transformer": TorchMusicTransformer}
-    return peers[name](PeerConfig(**size))
+    # All cores, as JAX takes them.
+    return peers[name](PeerConfig(threads=os.cpu_count() or 1, **size))
 
 
 def peer_training(name: str, length: int, batch: int, **size: Any) -> Result:
@@ -116,9 +80,18 @@ CASES: dict[str, Callable[[], Result]] = {
     f"{GPT}/generate/512x8": partial(peer_generation, GPT, 8),
     f"{MUSIC}/train/1024x4": partial(peer_training, MUSIC, 1024, 4),
     f"{MUSIC}/train/4096x1": partial(peer_training, MUSIC, 4096, 1),
+    f"{MUSIC}/train-bfloat16/1024x4": partial(peer_training, MUSIC, 1024, 4, bfloat16=True),
+    f"{MUSIC}/train-bfloat16/4096x1": partial(peer_training, MUSIC, 4096, 1, bfloat16=True),
     f"{MUSIC}/generate/512x1": partial(peer_generation, MUSIC, 1),
     f"{MUSIC}/generate/512x8": partial(peer_generation, MUSIC, 8, steps=1),
+    **OURS,
 }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the frameworks that this process has loaded."""
+    loaded = {name: importlib.metadata.version(name) for name in FRAMEWORKS if name in sys.modules}
+    return {"python": platform.python_version()} | loaded
 
 
 def run_case(name: str, python: str = sys.executable) -> Result:
@@ -128,6 +101,26 @@ def run_case(name: str, python: str = sys.executable) -> Result:
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_cases(names: list[str], repeats: int, torch_python: str) -> tuple[list[Result], list[str]]:
+    """Measure cases in turns, print how it goes, and return the results and the failed names.
+
+    In turns, because the load of a machine changes slowly: it shall not hit all repeats of one.
+    """
+    results, failures = [], []
+    for number, name in enumerate(runs := repeats * names, 1):
+        print(f"{number}/{len(runs)} {name} ...", end=" ", flush=True)
+        try:
+            result = run_case(name, torch_python if name.startswith("torch") else sys.executable)
+        except RuntimeError as error:
+            failures.append(name)
+            print(f"failed\n{error}", flush=True)
+        else:
+            results.append(result)
+            per_second = result["tokens"] / result["cpu_seconds"]
+            print(f"{per_second:.0f} tokens per CPU s", flush=True)
+    return results, failures
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -140,17 +133,21 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if options.case not in CASES:
         parser.error(f"{options.case} is no case; there are {', '.join(CASES)}")
-    load = os.getloadavg()[0]
+    load = busy_cores()
     result = {"case": options.case, "load_before": load} | CASES[options.case]()
+    result["versions"] = versions()
     if options.json:
         print(json.dumps(result))
         return
+    compiled = result.get("compile_seconds")
     print(
         f"{options.case}: {result['cpu_seconds']:.3g} CPU s, {result['wall_seconds']:.3g} s, "
         f"{result['tokens'] / result['cpu_seconds']:.4g} tokens per CPU s, "
         f"peak {result['peak_bytes'] / 1e9:.3g} GB, load before {load:.2g}"
+        + ("" if compiled is None else f", compiled in {compiled:.3g} s")
     )
 
 
 if __name__ == "__main__":
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # every compilation is cold
     main()

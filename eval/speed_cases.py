@@ -1,0 +1,64 @@
+"""Our own cases of `eval.speed`, and which case of a peer each of them is compared with."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from eval.usage import Result
+
+
+def training(length: int, batch: int, **choice: Any) -> Result:
+    """Measure training steps of our model; see `eval.speed_longctx`."""
+    from eval.speed_longctx import training
+
+    return training(length, batch, **choice)
+
+
+def generation(length: int, batch: int, **choice: Any) -> Result:
+    """Measure the sampling of whole sequences by our model; see `eval.speed_longctx`."""
+    from eval.speed_longctx import generation
+
+    return generation(length, batch, **choice)
+
+
+TRAINING: dict[str, dict[str, str]] = {
+    "train": {},
+    "train-bfloat16": {"dtype": "bfloat16"},
+    "train-no-position": {"position": "none"},
+    "train-no-position-bfloat16": {"position": "none", "dtype": "bfloat16"},
+    "train-rope": {"position": "rope"},
+}
+GENERATION: dict[str, dict[str, str]] = {
+    "generate": {},
+    "generate-no-position": {"position": "none"},
+}
+OURS: dict[str, Callable[[], Result]] = {
+    f"longctx/{work}/{length}x{batch}": partial(function, length, batch, **choice)
+    for works, function, sizes in (
+        (TRAINING, training, ((1024, 4), (4096, 1))),
+        (GENERATION, generation, ((512, 1), (512, 8))),
+    )
+    for work, choice in works.items()
+    for length, batch in sizes
+}
+
+WITH_TERM, WITHOUT = "torch_music_transformer", "torch_gpt"
+PEERS = {
+    "train": f"{WITH_TERM}/train",
+    "train-bfloat16": f"{WITH_TERM}/train-bfloat16",
+    "train-no-position": f"{WITHOUT}/train",
+    "train-no-position-bfloat16": f"{WITHOUT}/train-bfloat16",
+    "train-rope": f"{WITHOUT}/train",
+    "generate": f"{WITH_TERM}/generate",
+    "generate-no-position": f"{WITHOUT}/generate",
+}
+"""The peer that does the same work in the same precision: with the relative term, or without."""
+
+SLOW = f"{WITH_TERM}/generate/"
+"""How the names of cases that take minutes begin."""
+
+
+def peer_of(case: str) -> str | None:
+    """Return the case that one of ours is compared with; None for a peer."""
+    framework, work, size = case.split("/")
+    return f"{PEERS[work]}/{size}" if framework == "longctx" else None

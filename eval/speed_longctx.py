@@ -1,0 +1,133 @@
+"""Cases of `eval.speed`: our own Music Transformer, trained and sampled as the library does it."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import jax
+import numpy as np
+
+from eval.usage import Result, cpu_seconds, measure
+from longctx.attention.layer import Attention
+from longctx.attention.positions import NoPosition, Position, RelativeEmbedding, RoPE
+from longctx.data.base import Batch, DataConfig, Split
+from longctx.generate import generate
+from longctx.sampling import Sampler
+from longctx.train.config import Train
+from longctx.train.loop import initialise
+from longctx.train.step import compile_step, make_step
+from longctx.transformer import Transformer
+
+POSITIONS: dict[str, Callable[[int], Position]] = {
+    "relative": RelativeEmbedding,
+    "none": lambda length: NoPosition(),
+    "rope": lambda length: RoPE(),
+}
+"""Position schemes by name, for sequences of some length."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A vocabulary of numbers; it spells nothing."""
+
+    size: int
+    stride: int = 1
+    boundary: ClassVar[int] = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(map(str, range(self.size)))
+
+    def encode(self, piece: Sequence[int]) -> np.ndarray:
+        return np.asarray(piece, np.int32)
+
+    def decode(self, tokens: np.ndarray) -> list[int]:
+        return tokens.tolist()
+
+
+@dataclass(frozen=True)
+class RandomTokens(DataConfig):
+    """No data: batches of random tokens are drawn as they are needed."""
+
+    vocab: int = 388
+
+    def vocabulary(self) -> Numbers:
+        return Numbers(self.vocab)
+
+    def sequences(self, split: Split) -> list[np.ndarray]:
+        return []
+
+    def batch(self, random: np.random.Generator, batch: int, length: int) -> Batch:
+        """Return new sequences whose every token is to be predicted."""
+        tokens = random.integers(self.vocab, size=(batch, length + 1), dtype=np.int32)
+        return Batch(tokens[:, :-1], tokens[:, 1:], np.ones((batch, length), np.float32))
+
+
+def experiment(
+    length: int,
+    batch: int,
+    position: str = "relative",
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    **size: Any,
+) -> Train:
+    """Return the config that is measured; the peers have the same size (see `PeerConfig`)."""
+    size = {"layers": 5, "model": 256, "heads": 8, "hidden": 1024, "vocab": 388} | size
+    data = RandomTokens(size.pop("vocab"))
+    mixer = Attention(heads=size.pop("heads"), position=POSITIONS[position](length))
+    model = Transformer(mixer=mixer, tied=True, dropout=0.0, **size)
+    return Train(data=data, model=model, batch=batch, window=length, dtype=dtype)
+
+
+def training(*choice, steps: int = 5, **named) -> Result:
+    """Measure training steps of `experiment(...)` on a new batch each, and their compilation."""
+    config = experiment(*choice, **named)
+    graphdef, optimizer, state = initialise(config)
+    start = time.perf_counter()
+    step = make_step(graphdef, optimizer, config.accumulate, config.seed)
+    compiled = compile_step(step, state, config)
+    compile_seconds = time.perf_counter() - start
+    random = np.random.default_rng(config.seed)
+    assert isinstance(config.data, RandomTokens)
+    draw = partial(config.data.batch, random, config.batch, config.window)
+
+    def train_step() -> float:
+        nonlocal state
+        state, metrics = compiled(state, draw())
+        return float(metrics.loss)
+
+    return {
+        "tokens": config.window * config.batch,
+        "compile_seconds": compile_seconds,
+        "temp_bytes": compiled.memory_analysis().temp_size_in_bytes,
+        **measure(train_step, steps),
+    }
+
+
+def generation(length: int, *choice, steps: int = 3, **named) -> Result:
+    """Measure the sampling of whole sequences, of which one token each is given.
+
+    The first sampling compiles: `first_*` is its time, `compile_seconds` how much longer it took
+    than the median of the later ones.
+    """
+    config = experiment(length, *choice, **named)
+    graphdef, _, state = initialise(config)
+    params = jax.block_until_ready(state.params)
+    del state  # the optimizer's part is as large as two more models
+    prompts = [np.array([1 + i], np.int32) for i in range(config.batch)]
+    sample = partial(
+        generate, graphdef, params, prompts, length=length - 1, boundary=-1, sampler=Sampler()
+    )
+    cpu_start, wall_start = cpu_seconds(), time.perf_counter()
+    sample()
+    wall = time.perf_counter() - wall_start
+    cpu = cpu_seconds() - cpu_start
+    result = measure(sample, steps, warmup=0)
+    return {
+        "tokens": length * config.batch,
+        "first_cpu_seconds": cpu,
+        "first_wall_seconds": wall,
+        "compile_seconds": max(0.0, wall - result["wall_seconds"]),
+        **result,
+    }
