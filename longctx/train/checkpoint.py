@@ -155,13 +155,14 @@ class Checkpoints:
         self._manager.close()
 
     def _check_scores(self) -> None:
-        for path in sorted(self.folder.glob("[0-9]*/metrics")):
+        for step in self.steps():
+            path = self.folder / str(step) / "metrics" / "metrics"
             try:
-                float(json.loads((path / "metrics").read_text())[self.config.best])
+                float(json.loads(path.read_text())[self.config.best])
+            except FileNotFoundError:
+                continue  # not evaluated, or what a kill left of a deletion
             except (OSError, ValueError, TypeError, KeyError) as error:
-                if "state" in {item.name for item in path.parent.iterdir()}:
-                    raise self._damaged(int(path.parent.name), f"its score: {error!r}") from error
-                shutil.rmtree(path.parent)  # what a kill left of a deletion
+                raise self._damaged(step, f"its score can't be read, {error!r}") from error
 
     def _check_origin(self, step: int, config: str, tokenizer: str) -> None:
         ours = vocabulary_hash(self.config.data.vocabulary())

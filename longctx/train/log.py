@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ class Log:
         )
         self._progress.start()
 
-    def write(self, step: int, values: dict[str, Value]) -> None:
+    def write(self, step: int, values: Mapping[str, Value]) -> None:
         """Log values at a step; plain numbers also go to the JSON lines, in full precision.
 
         Raises:
@@ -57,7 +58,7 @@ class Log:
                 "Make room (or give rights) and start again: it continues from the last checkpoint."
             ) from error
 
-    def _write(self, step: int, values: dict[str, Value]) -> None:
+    def _write(self, step: int, values: Mapping[str, Value]) -> None:
         numbers = {}
         for name, value in values.items():
             if isinstance(value, Audio):

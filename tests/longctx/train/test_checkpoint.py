@@ -201,7 +201,6 @@ def test_damage_to_what_only_orbax_reads_loses_nothing(copy, damage):
 
 
 SCORE = {
-    "gone": lambda step: (step / "metrics" / "metrics").unlink(),
     "cut": lambda step: truncate(step / "metrics" / "metrics"),
     "empty": lambda step: os.truncate(step / "metrics" / "metrics", 0),
     "a list": lambda step: (step / "metrics" / "metrics").write_text("[]"),
