@@ -41,7 +41,8 @@ def _from_file(path: Path) -> object:
     if not path.is_file():
         raise ValueError(f"there is no config file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, "config"):

@@ -53,42 +53,45 @@ def generate(
     Raises:
         ValueError: a prompt is empty, there is none, or `length` is not positive.
     """
+    tokens, at = _padded(prompts, length)
+    longest = tokens.shape[1]
+    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(len(tokens)))
+    capacity = _capacity(longest, longest + length)
+    logits, state = _prefill(graphdef, params, tokens, at, capacity)
+    first = sampler.sample(logits, _keys_at(keys, 0))
+    loop = _Loop(state, first, first == boundary)
+    pieces, made = [np.asarray(first)[:, None]], 1
+    while made < length and not bool(loop.done.all()):
+        if longest + made + CHUNK > capacity:
+            capacity = _capacity(longest + made, longest + length)
+            loop = loop._replace(state=_grow(graphdef, params, loop.state, capacity))
+        loop, new = _decode(graphdef, params, loop, keys, made, CHUNK, sampler, boundary)
+        pieces.append(np.asarray(new))
+        made += CHUNK
+        progress(min(made, length))
+    rows = np.concatenate(pieces, axis=1)[:, :length]
+    ends = [np.flatnonzero(row == boundary) for row in rows]
+    return [row[: end[0]] if len(end) else row for row, end in zip(rows, ends, strict=True)]
+
+
+def _padded(prompts: Sequence[np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the prompts as one array, padded on the right, and their positions, -1 for padding."""
     if not prompts or any(len(prompt) == 0 for prompt in prompts):
         raise ValueError("every prompt needs at least one token; the boundary alone is enough")
     if length < 1:
         raise ValueError(f"length must be at least 1 new token, not {length}")
     longest = max(len(prompt) for prompt in prompts)
-    total = longest + length
     tokens = np.stack([np.pad(p, (0, longest - len(p))) for p in prompts]).astype(np.int32)
-    at = np.stack([np.where(np.arange(longest) < len(p), np.arange(longest), -1) for p in prompts])
-    row_keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(len(prompts)))
-
-    capacity = _capacity(longest + CHUNK, total)
-    logits, state = _prefill(graphdef, params, tokens, at, capacity)
-    first = sampler.sample(logits, _keys_at(row_keys, 0))
-    loop = _Loop(state, first, first == boundary)
-    pieces = [np.asarray(first)[:, None]]
-    made = 1
-    while made < length and not bool(loop.done.all()):
-        count = min(CHUNK, length - made)
-        if longest + made + count > capacity:
-            capacity = _capacity(longest + made + count, total)
-            loop = loop._replace(state=_grow(graphdef, params, loop.state, capacity))
-        loop, new = _decode(graphdef, params, loop, row_keys, made, CHUNK, sampler, boundary)
-        pieces.append(np.asarray(new)[:, :count])
-        made += count
-        progress(made)
-    rows = np.concatenate(pieces, axis=1)
-    ends = [np.flatnonzero(row == boundary) for row in rows]
-    return [row[: end[0]] if len(end) else row for row, end in zip(rows, ends, strict=True)]
+    place = np.arange(longest)
+    return tokens, np.stack([np.where(place < len(p), place, -1) for p in prompts])
 
 
-def _capacity(needed: int, total: int) -> int:
-    """Return the slots for `needed` tokens: a doubling of STAGE, but little more than `total`."""
+def _capacity(filled: int, total: int) -> int:
+    """Return slots for one more chunk: STAGE, doubled until it fits, but little over `total`."""
     capacity = STAGE
-    while capacity < needed + CHUNK:
+    while capacity < filled + CHUNK:
         capacity *= 2
-    return min(capacity, -(-(total + CHUNK) // CHUNK) * CHUNK)
+    return min(capacity, total + CHUNK)
 
 
 def _keys_at(row_keys: Array, index: Array | int) -> Array:

@@ -27,7 +27,7 @@ def dropout(
 
 @jax.custom_vjp
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return `x Phi(x)` in its tanh form (Hendrycks & Gimpel 2016), keeping only x for the gradient.
+    """Return `x Phi(x)` in its tanh form (Hendrycks & Gimpel 2016); only x is kept for backward.
 
     `x sigmoid(2u)` and `x (1 + tanh u) / 2` are the same; the gradient uses the first and the value
     the second, so that XLA has nothing in common to keep between them.

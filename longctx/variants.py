@@ -7,18 +7,9 @@ On the command line and in messages a variant is spelled like the call that make
 import ast
 import dataclasses
 import difflib
-import importlib
-import pkgutil
 from typing import Any, TypeVar
 
 Family = TypeVar("Family")
-
-
-def load_variants(package: str) -> None:
-    """Import every module of a package, so that the variants in its files are defined."""
-    module = importlib.import_module(package)
-    for found in pkgutil.iter_modules(module.__path__):
-        importlib.import_module(f"{package}.{found.name}")
 
 
 def members(family: type) -> dict[str, type]:

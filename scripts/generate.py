@@ -20,8 +20,9 @@ def compose(
     length: int = 1024,
     primer: Path | None = None,
     seed: int = 0,
-    sampler: Annotated[Sampler, tyro.conf.arg(name="")] = Sampler(),
     checkpoint: Which = "best",
+    *,
+    sampler: Annotated[Sampler, tyro.conf.arg(name="")],
 ) -> None:
     """Sample pieces from a trained model; equal seeds give equal files.
 

@@ -64,19 +64,18 @@ def attention(
     """
     _check(q, k, v, q_pos, k_pos)
     q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
+    out, lse = _serve(implementation, q, k, v, pattern, term, q_pos, k_pos)
+    out = out.astype(q.dtype)
+    return (out, lse) if return_lse else out
+
+
+def _serve(implementation: str | None, *args) -> tuple[Array, Array]:
     if implementation is not None:
         if implementation not in IMPLEMENTATIONS:
             raise ValueError(
                 f"implementation is {implementation!r}; known are {', '.join(IMPLEMENTATIONS)}"
             )
-        out, lse = IMPLEMENTATIONS[implementation](q, k, v, pattern, term, q_pos, k_pos)
-    else:
-        out, lse = _first_that_can(q, k, v, pattern, term, q_pos, k_pos)
-    out = out.astype(q.dtype)
-    return (out, lse) if return_lse else out
-
-
-def _first_that_can(*args) -> tuple[Array, Array]:
+        return IMPLEMENTATIONS[implementation](*args)
     reasons = []
     for name in PREFERRED.get(jax.default_backend(), ("decode", "blockwise")):
         try:

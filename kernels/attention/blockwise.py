@@ -31,11 +31,11 @@ def blockwise(
     kv_heads, q_len, k_len = k.shape[1], q.shape[2], k.shape[2]
     rows, columns = min(BLOCK, q_len), min(BLOCK, k_len)
     live = None
-    consecutive = q_pos is None or k_pos is None
-    if consecutive:
+    if q_pos is None or k_pos is None:
         live = _live_tiles(pattern, q_len, k_len, rows, columns)
         k_pos = jnp.arange(k_len)[None]
         q_pos = k_pos[:, k_len - q_len :]
+    consecutive = live is not None
     q, k, v = (_pad(x, axis=2, to=size) for x, size in ((q, rows), (k, columns), (v, columns)))
     q_pos = _pad(q_pos, axis=1, to=rows, fill=-1)
     k_pos = _pad(k_pos, axis=1, to=columns, fill=-1)
@@ -53,7 +53,8 @@ def blockwise(
             if table is not None:
                 tiles, params = by_distance, table
     grouped = rearrange(q, "b (kv group) q d -> b kv group q d", kv=kv_heads)
-    out, lse = _core((pattern, tiles, rows, columns, live), grouped, k, v, params, q_pos, k_pos)
+    plan = (pattern, tiles, rows, columns, live)
+    out, lse = _core(plan, grouped, k, v, params, q_pos, k_pos)  # pyright: ignore
     out = rearrange(out, "b kv group q d -> b (kv group) q d")[:, :, :q_len]
     return out, rearrange(lse, "b kv group q -> b (kv group) q")[:, :, :q_len]
 

@@ -217,7 +217,7 @@ def _backward(pattern: Pattern, saved, cotangents):
         x.reshape(kv_heads, group, *x.shape[1:]).sum(axis=1).transpose(1, 0, 3, 2)
         for x in (dk_t, dv_t)
     )
-    return dq, dk, dv, None if table is None else d_table_t.swapaxes(1, 2)
+    return dq, dk, dv, None if d_table_t is None else d_table_t.swapaxes(1, 2)
 
 
 _core.defvjp(_forward, _backward)

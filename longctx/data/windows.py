@@ -34,7 +34,7 @@ class RandomCrop(grain.transforms.RandomMap):
     """Cuts a window of `length` predictions out of a piece, starting at a whole step.
 
     The place is drawn as if windows could hang over both ends, and those that would are pushed
-    inside. So the first and last tokens of a piece, its end above all, are seen as often as others.
+    inside. So a piece's first tokens and its end are seen about as often as its middle.
     """
 
     length: int

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import FrameType
 
 import grain
+import optax
 from flax import nnx
 
 from longctx.data.windows import training_batches
@@ -59,7 +60,9 @@ def train(config: Train, run_dir: Path | str) -> Trained:
     return run.trained(config.steps)
 
 
-def initialise(config: Train) -> tuple[nnx.GraphDef, object, TrainState]:
+def initialise(
+    config: Train,
+) -> tuple[nnx.GraphDef, optax.GradientTransformation, TrainState]:
     """Return the network's structure, the optimizer, and the state before the first step."""
     size = len(config.data.vocabulary().names)
     graphdef, params = nnx.split(config.model.build(size, config.compute_dtype, config.seed))

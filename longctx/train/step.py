@@ -2,10 +2,11 @@
 
 import contextlib
 import ctypes
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from einops import rearrange
 from flax import nnx
@@ -71,7 +72,7 @@ def make_step(
         weight = jnp.maximum(batch.weights.sum(), 1.0)
         grads = jax.tree.map(lambda g: g / weight, grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        params = cast(nnx.State, optax.apply_updates(state.params, updates))  # pyright: ignore
         metrics = StepMetrics(loss / weight, optax.tree.norm(grads))
         return TrainState(state.step + 1, params, opt_state), metrics
 
@@ -86,9 +87,9 @@ def compile_step(step: Step, state: TrainState, config: Train) -> Step:
     """
     shape = (config.batch, config.window)
     batch = Batch(
-        tokens=jax.ShapeDtypeStruct(shape, jnp.int32),
-        targets=jax.ShapeDtypeStruct(shape, jnp.int32),
-        weights=jax.ShapeDtypeStruct(shape, jnp.float32),
+        tokens=np.zeros(shape, np.int32),
+        targets=np.zeros(shape, np.int32),
+        weights=np.zeros(shape, np.float32),
     )
     compiled = step.lower(state, batch).compile()
     with contextlib.suppress(OSError, AttributeError):

@@ -32,7 +32,7 @@ def flops_per_token(config: Train, params: nnx.State) -> float:
     """
     matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 2)
     if not config.model.tied:
-        matrices -= params["embed"]["embedding"][...].size
+        matrices -= len(config.data.vocabulary().names) * config.model.model
     scores = 12 * config.model.layers * config.model.model * config.window / 2
     return 6 * matrices + scores
 

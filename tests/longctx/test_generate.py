@@ -47,7 +47,9 @@ def test_the_boundary_ends_a_row_and_only_that_row():
     graphdef, params = model(False)
     prompts = [np.array([0])] * 6
     rows = generate(graphdef, params, prompts, length=200, boundary=7, sampler=Sampler(), seed=3)
-    free = generate(graphdef, params, prompts, length=200, boundary=NEVER, sampler=Sampler(), seed=3)
+    free = generate(
+        graphdef, params, prompts, length=200, boundary=NEVER, sampler=Sampler(), seed=3
+    )
     assert len({len(row) for row in rows}) > 1
     for row, unbounded in zip(rows, free, strict=True):
         ends = np.flatnonzero(unbounded == 7)

@@ -63,7 +63,9 @@ def test_temperature_zero_takes_the_likeliest():
     assert Sampler(temperature=0.0).sample(logits, keys).tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("bad", [{"temperature": -1.0}, {"top_k": 0}, {"top_p": 0.0}, {"min_p": 2.0}])
+@pytest.mark.parametrize(
+    "bad", [{"temperature": -1.0}, {"top_k": 0}, {"top_p": 0.0}, {"min_p": 2.0}]
+)
 def test_bad_settings_are_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         Sampler(**bad)

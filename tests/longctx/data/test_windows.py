@@ -71,13 +71,16 @@ def test_crops_are_true_to_their_piece_and_begin_with_a_step():
 
 
 def test_the_end_of_a_piece_is_seen_as_often_as_its_middle():
-    """A piece of 400 tokens in windows of 16: each target in about 16 / (400 + 16) of them."""
+    """A piece of 400 tokens in windows of 16: each target is in about 16 / 416 of them.
+
+    With places drawn inside the piece only, its end would be in one of a hundred.
+    """
     iterator = training_batches([np.arange(1, 401)], Letters(), window=16, batch=50, seed=0)
     seen = [next(iterator) for _ in range(100)]
     targets = np.concatenate([batch.targets[batch.weights > 0] for batch in seen])
     expected = 5000 * 16 / 416
     for token in (0, 1, 200, 399, 400):
-        assert abs((targets == token).sum() - expected) < 5 * np.sqrt(expected), token
+        assert 0.6 < (targets == token).sum() / expected < 1.7, token
 
 
 def test_an_epoch_visits_every_piece_in_an_order_of_its_own():
