@@ -54,9 +54,9 @@ def benchmark(
     results, failures = run_cases(names, repeats, torch)
     shown = typical(results)
     Console().print(terminal_table(shown))
-    if json:
+    if json and shown:
         json.write_text("".join(json_lines.dumps(result) + "\n" for result in results))
-    if out:
+    if out and shown:
         words = [re.sub(r"(^|=)/\S*/", r"\1", word) for word in sys.argv[1:]]  # no machine's paths
         command = shlex.join(["python", "-m", "scripts.benchmark", *words])
         out.write_text(insert(text, markdown(shown, command)))
