@@ -74,9 +74,11 @@ def test_a_mistake_ends_with_status_2_and_names_what_would_do(capsys, arguments,
     assert named in refused(capsys, *arguments)
 
 
-def test_values_that_do_not_fit_together_are_refused(capsys):
-    assert "batch 3 must be a multiple" in refused(capsys, "--batch", "3")
-    assert "steps must be at least 1" in refused(capsys, "--steps", "0")
+def test_values_that_do_not_fit_together_are_refused():
+    with pytest.raises(ValueError, match="batch 3 must be a multiple of accumulate 2"):
+        parsed("--batch", "3")
+    with pytest.raises(ValueError, match="steps must be at least 1"):
+        parsed("--steps", "0")
 
 
 def test_the_folder_must_be_named(capsys):

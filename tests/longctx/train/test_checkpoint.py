@@ -89,6 +89,14 @@ def test_without_scores_the_last_is_the_best_and_without_checkpoints_there_is_no
     assert checkpoints.best_step() == 7
 
 
+def test_a_score_that_is_no_number_is_no_score(tmp_path):
+    nan = float("nan")
+    write(tmp_path, {1: nan, 2: 1.0, 3: nan, 4: float("inf"), 5: 2.0, 6: nan})
+    checkpoints = Checkpoints(tmp_path, TINY)
+    assert checkpoints.steps() == [2, 6]
+    assert checkpoints.best_step() == 2
+
+
 def test_saving_returns_before_the_checkpoint_is_on_disk(tmp_path, monkeypatch):
     """What is saved is the state at the call, whatever becomes of the buffers after it."""
     checkpoints = Checkpoints(tmp_path, TINY)
