@@ -68,7 +68,7 @@ def _config(value: Any) -> Any:
     module, _, qualname = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), qualname)
-    except (ImportError, AttributeError, ValueError):
+    except (ImportError, AttributeError, TypeError, ValueError):
         raise ValueError(f"the config names the class {name!r}, which can't be found") from None
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
         raise ValueError(f"the config names {name!r}, which is no config class")

@@ -56,7 +56,7 @@ def _build(tree: ast.expr, text: str, family: type) -> Any:
     try:
         args = [ast.literal_eval(value) for value in call.args]
         fields = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-    except ValueError:
+    except (ValueError, TypeError):
         raise ValueError(f"the values in {text!r} must be literals") from None
     unknown = set(fields) - set(known[name].__dataclass_fields__)
     if unknown:

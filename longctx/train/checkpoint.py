@@ -1,6 +1,7 @@
 """Asynchronous checkpoints: the last and the best, verified when they are read."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,6 +92,7 @@ class Checkpoints:
             "fingerprint": np.asarray(fingerprint(state)).tolist(),
             "place": data.get_state(),
         }
+        score = metrics.get(self.config.best, math.nan)
         try:
             self._manager.save(
                 step,
@@ -99,9 +101,7 @@ class Checkpoints:
                     data=grain.checkpoint.CheckpointSave(data),
                     meta=ocp.args.JsonSave(meta),
                 ),
-                metrics={self.config.best: metrics[self.config.best]}
-                if self.config.best in metrics
-                else None,
+                metrics={self.config.best: score} if math.isfinite(score) else None,
                 force=True,
             )
         except Exception as error:

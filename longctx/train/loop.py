@@ -7,6 +7,7 @@ from pathlib import Path
 from types import FrameType
 
 import grain
+import jax
 import optax
 from flax import nnx
 
@@ -22,7 +23,7 @@ from longctx.train.throughput import flops_per_token, peak_flops
 
 
 class NonFiniteLoss(ArithmeticError):
-    """The loss or the gradient became NaN or infinite."""
+    """The loss, the gradient or the parameters became NaN or infinite."""
 
 
 class Interrupted(Exception):
@@ -113,6 +114,8 @@ class _Run:
                 asked = stop.asked  # once: a signal may come at any line
                 if last or asked or step % config.save_every == 0:
                     self._check(*pending)
+                    norm = jax.jit(optax.tree.norm)(self.state.params)
+                    self._require_finite(step, {"norm of the parameters": norm})
                     self.checkpoints.save(step, self.state, self.batches, measured)
                 since += time.perf_counter() - begin
                 if asked and not last:
@@ -123,12 +126,16 @@ class _Run:
                     )
 
     def _check(self, step: int, metrics: StepMetrics) -> None:
-        loss, norm = float(metrics.loss), float(metrics.grad_norm)
-        if not (math.isfinite(loss) and math.isfinite(norm)):
+        values = {"loss": metrics.loss, "norm of the gradient": metrics.grad_norm}
+        self._require_finite(step, values)
+
+    def _require_finite(self, step: int, values: dict[str, jax.Array]) -> None:
+        if not all(math.isfinite(float(value)) for value in values.values()):
             self.checkpoints.wait()
             kept = self.checkpoints.steps()
+            text = " and ".join(f"the {name} is {float(value)}" for name, value in values.items())
             raise NonFiniteLoss(
-                f"step {step}: the loss is {loss} and the gradient norm {norm}. "
+                f"step {step}: {text}. "
                 + (f"The checkpoint of step {kept[-1]} is kept. " if kept else "")
                 + "Lower the learning rate, warm up longer, or compute in float32."
             )
