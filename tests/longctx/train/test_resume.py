@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from configs.catalogue import load_config
 from longctx.train.checkpoint import Checkpoints
+from longctx.train.log import Log
 from longctx.train.loop import initialise
 from longctx.train.run_folder import RunFolder
 from scripts.train import main
@@ -29,7 +30,7 @@ FLAGS = ["--steps", str(STEPS), "--evaluators.0.every", "15"]
 def start(run_dir: Path, cache: Path) -> subprocess.Popen:
     command = [sys.executable, "-m", "scripts.train", str(TINY), "--run-dir", str(run_dir), *FLAGS]
     caching = {
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", str(cache)),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
     return subprocess.Popen(
@@ -172,8 +173,6 @@ def test_starting_a_finished_run_again_changes_nothing(unbroken):
 
 
 def test_a_log_cut_short_by_a_kill_loses_only_the_cut_line(unbroken, tmp_path):
-    from longctx.train.log import Log
-
     folder = RunFolder(tmp_path)
     whole = (unbroken / "metrics.jsonl").read_text().splitlines(keepends=True)
     folder.metrics.write_text("".join(whole[:5]) + whole[5][:20])
