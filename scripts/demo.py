@@ -39,9 +39,7 @@ def tour(
     print_likelihood(report, console)
     write_report(report, run_dir / "likelihood.json")
     console.rule("3  compose")
-    chorales = sample_chorales(
-        trained, 4, length=1024, sampler=Sampler(top_p=0.95), seed=seed
-    )
+    chorales = sample_chorales(trained, 4, length=1024, sampler=Sampler(top_p=0.95), seed=seed)
     for line in write_chorales(chorales, run_dir / "chorales", "demo"):
         console.print(line, highlight=False)
     console.rule(f"done in {time.perf_counter() - start:.0f} s")
