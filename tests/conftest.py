@@ -1,15 +1,13 @@
 """What all tests share: the CPU, shape checks on request, repeatable examples, shared data."""
 
 import os
-import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import beartype
 import hypothesis
 import jaxtyping
 import pytest
-from jaxtyping import AbstractArray, install_import_hook
+from jaxtyping import install_import_hook
 
 ROOT = Path(__file__).parents[1]
 # Not music: it reads what others wrote, so it checks arrays itself and has tests of its messages.
@@ -30,34 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def holds_array(hint: object) -> bool:
-    if isinstance(hint, type) and issubclass(hint, AbstractArray):
-        return True
-    return any(holds_array(part) for part in typing.get_args(hint))
-
-
-def check_shapes(function: Callable) -> Callable:
-    """Let beartype check those annotations that are arrays; pyright checks the others.
-
-    Not of constructors: jax rebuilds pytree dataclasses with placeholders for their arrays.
-    """
-    if function.__name__ == "__init__":
-        return function
-    annotations = function.__annotations__
-    arrays = {name: hint for name, hint in annotations.items() if holds_array(hint)}
-    if not arrays:
-        return function
-    function.__annotations__ = arrays
-    try:
-        return beartype.beartype(function)
-    finally:
-        function.__annotations__ = annotations
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Hook the imports before the first test module imports a package of ours."""
     if config.getoption("--typecheck"):
-        install_import_hook(CHECKED_PACKAGES, f"{__name__}.check_shapes")
+        install_import_hook(CHECKED_PACKAGES, "shape_checks.check_shapes")
 
 
 @pytest.fixture(scope="session")
