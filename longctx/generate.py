@@ -30,14 +30,14 @@ class _Loop(NamedTuple):
 def generate(
     graphdef: nnx.GraphDef,
     params: nnx.State,
-    prompts: Sequence[Int[np.ndarray, " len"]],
+    prompts: Sequence[Int[np.ndarray, " _"]],
     *,
     length: int,
     boundary: int,
     sampler: Sampler,
     seed: int = 0,
     progress: Callable[[int], None] = lambda tokens: None,
-) -> list[Int[np.ndarray, " tokens"]]:
+) -> list[Int[np.ndarray, " _"]]:
     """Continue each prompt until the model samples the boundary or `length` new tokens are there.
 
     Args:

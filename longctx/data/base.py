@@ -75,7 +75,7 @@ class DataConfig(ABC):
         """Return the vocabulary that `sequences` are spelled in."""
 
     @abstractmethod
-    def sequences(self, split: Split) -> Sequence[Int[np.ndarray, " len"]]:
+    def sequences(self, split: Split) -> Sequence[Int[np.ndarray, " _"]]:
         """Return the encoded pieces of one split, without boundaries, in a fixed order."""
 
 

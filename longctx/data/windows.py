@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from longctx.data.base import Batch, Vocabulary
 
-Sequences = Sequence[Int[np.ndarray, " len"]]
+Sequences = Sequence[Int[np.ndarray, " _"]]
 
 
 def bounded(sequence: Int[np.ndarray, " len"], boundary: int) -> Int[np.ndarray, " longer"]:

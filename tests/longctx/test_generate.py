@@ -76,7 +76,7 @@ def test_seeds_repeat_and_rows_do_not_depend_on_their_number():
 def test_bad_requests_are_refused():
     graphdef, params = model(False)
     with pytest.raises(ValueError, match="at least one token"):
-        generate(graphdef, params, [np.array([])], length=3, boundary=0, sampler=GREEDY)
+        generate(graphdef, params, [np.array([], np.int32)], length=3, boundary=0, sampler=GREEDY)
     with pytest.raises(ValueError, match="at least one token"):
         generate(graphdef, params, [], length=3, boundary=0, sampler=GREEDY)
     with pytest.raises(ValueError, match="at least 1 new token"):
