@@ -19,7 +19,8 @@ def table() -> str:
     """Return the markdown table of all variants, each with its file and what it says of itself."""
     rows = ["| | variant | source | file |", "|---|---|---|---|"]
     for family, base in FAMILIES.items():
-        for name, variant in sorted(members(base).items()):
+        ours = {n: v for n, v in members(base).items() if v.__module__.startswith("longctx.")}
+        for name, variant in sorted(ours.items()):
             module = inspect.getmodule(variant)
             file = f"{variant.__module__.replace('.', '/')}.py"
             source = (module.__doc__ or "").strip().splitlines()[0] if module else ""

@@ -25,7 +25,7 @@ def test_every_variant_and_its_file_are_in_the_table():
     rows = table().splitlines()[2:]
     assert any("`RelativeEmbedding`" in row for row in rows)
     for row in rows:
-        file = re.search(r"\((.*?\.py)\)", row)
+        file = re.search(r"\]\((.*?\.py)\)", row)
         assert file, row
         assert (README.parent / file.group(1)).is_file(), row
 
