@@ -44,8 +44,8 @@ class Likelihood(Evaluator):
 
     def geometry(self, trained: Trained) -> tuple[int, int]:
         """Return (window, stride) in tokens for a model."""
-        window = self.window or trained.window
-        return window, self.stride or max(1, window // 2)
+        window = trained.window if self.window is None else self.window
+        return window, max(1, window // 2) if self.stride is None else self.stride
 
     def protocol(self, trained: Trained) -> dict[str, str | int]:
         """Return what another number must share to be comparable with this one."""

@@ -119,3 +119,10 @@ def test_the_protocol_changes_with_the_data():
 def test_a_split_without_tokens_is_refused():
     with pytest.raises(ValueError, match="valid split holds no token"):
         list(Likelihood().run(replace(trained(), data=Pieces(()))))
+
+
+@pytest.mark.parametrize("geometry", [{"window": 0}, {"stride": 0}], ids=str)
+def test_a_zero_is_refused_and_not_taken_for_the_default(geometry):
+    trained = Trained(None, None, Chorales(), window=16, step=0)  # pyright: ignore
+    with pytest.raises(ValueError, match="stride must lie between 1"):
+        list(Likelihood(**geometry).run(trained))
