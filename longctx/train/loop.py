@@ -82,7 +82,6 @@ class _Run:
         self.checkpoints: Checkpoints = checkpoints
         self.log = Log(folder, start, config.steps)
         self.start = start
-        self.evaluated: dict[str, float] = {}
         self._schedule = config.optimizer.schedule(config.steps)
         self._peak, _ = peak_flops()
         self._flops = flops_per_token(config, state.params)
