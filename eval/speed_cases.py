@@ -21,12 +21,13 @@ def generation(length: int, batch: int, **choice: Any) -> Result:
     return generation(length, batch, **choice)
 
 
-TRAINING: dict[str, dict[str, str]] = {
+TRAINING: dict[str, dict[str, Any]] = {
     "train": {},
     "train-bfloat16": {"dtype": "bfloat16"},
     "train-no-position": {"position": "none"},
     "train-no-position-bfloat16": {"position": "none", "dtype": "bfloat16"},
     "train-rope": {"position": "rope"},
+    "train-remat": {"remat": True},
 }
 GENERATION: dict[str, dict[str, str]] = {
     "generate": {},
@@ -49,6 +50,7 @@ PEERS = {
     "train-no-position": f"{WITHOUT}/train",
     "train-no-position-bfloat16": f"{WITHOUT}/train-bfloat16",
     "train-rope": f"{WITHOUT}/train",
+    "train-remat": f"{WITH_TERM}/train",
     "generate": f"{WITH_TERM}/generate",
     "generate-no-position": f"{WITHOUT}/generate",
 }

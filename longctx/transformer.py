@@ -15,6 +15,7 @@ from longctx.attention.layer import Attention
 from longctx.dense import Linear
 from longctx.layers import Activation, FeedForward, dropout
 from longctx.mixer import MixerConfig
+from longctx.remat import remat
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Transformer:
     """The output layer is the embedding table, transposed."""
     dropout: float = 0.1
     """Share of entries zeroed on the embedding and on each branch before it is added."""
+    remat: bool = False
+    """Keep only each block's input and attention while training, and compute the rest again."""
 
     def __post_init__(self):
         for name in ("layers", "model", "hidden"):
@@ -110,13 +113,16 @@ class TransformerModel(nnx.Module):
         if self.place is not None:
             x = self.place(x, at)
         x = dropout(x, self.config.dropout, keys[0])
-        states = (None,) * len(self.blocks) if state is None else state.layers
-        after = []
-        for block, layer_state, key in zip(self.blocks, states, keys[1:], strict=True):
-            x, layer_state = block(x, positions, layer_state, key)
-            after.append(layer_state)
-        if state is not None:
-            state = DecoderState(tuple(after), jnp.maximum(state.length, at.max(axis=1) + 1))
+        if state is None and self.config.remat:
+            x = remat(self.blocks, x, positions, keys[1:])
+        else:
+            states = (None,) * len(self.blocks) if state is None else state.layers
+            after = []
+            for block, layer_state, key in zip(self.blocks, states, keys[1:], strict=True):
+                x, layer_state = block(x, positions, layer_state, key)
+                after.append(layer_state)
+            if state is not None:
+                state = DecoderState(tuple(after), jnp.maximum(state.length, at.max(axis=1) + 1))
         x = self.norm(x)
         logits = self.embed.attend(x) if self.head is None else self.head(x)
         return logits.astype(jnp.float32), state

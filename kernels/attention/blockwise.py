@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from einops import rearrange
 from jax import Array, lax
+from jax.ad_checkpoint import checkpoint_name
 
-from kernels.attention.spec import Pattern, Term, Tile
+from kernels.attention.spec import OUTPUT, Pattern, Term, Tile
 from kernels.attention.tiles import DenseTiles, DistanceTiles, NoTiles, TermTiles
 
 BLOCK = 256
@@ -156,8 +157,8 @@ def _forward(plan: Plan, q, k, v, params, q_pos, k_pos):
         return None, (acc / safe[..., None], lse)
 
     _, (out, lse) = lax.scan(one_row, None, _rows(live))
-    out = rearrange(out, "i b kv group q d -> b kv group (i q) d")
-    lse = rearrange(lse, "i b kv group q -> b kv group (i q)")
+    out = checkpoint_name(rearrange(out, "i b kv group q d -> b kv group (i q) d"), OUTPUT)
+    lse = checkpoint_name(rearrange(lse, "i b kv group q -> b kv group (i q)"), OUTPUT)
     return (out, lse), (q, k, v, params, q_pos, k_pos, out, lse)
 
 

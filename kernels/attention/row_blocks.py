@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.ad_checkpoint import checkpoint_name
 
 from kernels.attention.skew import skew, unskew
-from kernels.attention.spec import Pattern, Term
+from kernels.attention.spec import OUTPUT, Pattern, Term
 
 MAX_KEYS = 4096
 IN_FLIGHT = 2
@@ -165,7 +166,8 @@ def _forward(pattern: Pattern, q: Array, k: Array, v: Array, table: Array | None
         return jnp.concatenate(outs), jnp.concatenate(lses)
 
     out, lse = lax.map(one, jnp.arange(batch * heads))
-    out, lse = out.reshape(q.shape), lse.reshape(q.shape[:3])
+    out = checkpoint_name(out.reshape(q.shape), OUTPUT)
+    lse = checkpoint_name(lse.reshape(q.shape[:3]), OUTPUT)
     return (out, lse), (q, k, v, table, out, lse)
 
 

@@ -8,6 +8,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
+OUTPUT = "attention_output"
+"""The `checkpoint_name` of out and lse: a remat policy that saves it never attends twice."""
+
 
 class Tile(IntEnum):
     """What a pattern leaves of a rectangle of (query, key) pairs."""
