@@ -6,7 +6,9 @@ from typing import Any
 from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
-from jaxtyping import Float, Int
+from jaxtyping import Float
+
+from kernels.attention.places import Places
 
 
 class Mixer(nnx.Module):
@@ -23,14 +25,18 @@ class Mixer(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "batch len model"],
-        positions: Int[Array, "rows len"] | None = None,
+        at: Places = Places(),
         state: Any = None,
     ) -> tuple[Float[Array, "batch len model"], Any]:
         """Feed `len` new tokens after those in `state`; return outputs and the state after them.
 
-        Without a state nothing came before and nothing is kept: the pass of training. Positions
-        None means 0, 1, 2, ...; a position of -1 is padding, whose output means nothing. Any way
-        of cutting a sequence into chunks gives the outputs of the whole.
+        Without a state nothing came before and nothing is kept: the pass of training. A position
+        of -1 is padding, whose output means nothing and which leaves the state as it was. Tokens of
+        different segments share nothing. Any way of cutting a sequence into chunks gives the
+        outputs of the whole.
+
+        Raises:
+            ValueError: the mixer can't continue a state, or not with what `at` holds.
         """
         raise NotImplementedError
 

@@ -64,6 +64,10 @@ class Batch(NamedTuple):
     tokens: Int[np.ndarray, "batch len"]
     targets: Int[np.ndarray, "batch len"]
     weights: Float[np.ndarray, "batch len"]
+    segments: Int[np.ndarray, "batch len"] | None = None
+    """The document of each token where several are packed into a row: 0, 1, ...; -1 is padding."""
+    coordinates: Int[np.ndarray, "batch len axes"] | None = None
+    """What the vocabulary says of each token's place besides its number, if the model asks."""
 
 
 @dataclass(frozen=True)
