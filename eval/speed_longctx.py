@@ -84,13 +84,13 @@ def training(*choice, steps: int = 5, **named) -> Result:
     """Measure training steps of `experiment(...)` on a new batch each, and their compilation."""
     config = experiment(*choice, **named)
     graphdef, optimizer, state = initialise(config)
-    start = time.perf_counter()
-    step = make_step(graphdef, optimizer, config.accumulate, config.seed)
-    compiled = compile_step(step, state, config)
-    compile_seconds = time.perf_counter() - start
     random = np.random.default_rng(config.seed)
     assert isinstance(config.data, RandomTokens)
     draw = partial(config.data.batch, random, config.batch, config.window)
+    start = time.perf_counter()
+    step = make_step(graphdef, optimizer, config.accumulate, config.seed)
+    compiled = compile_step(step, state, draw())
+    compile_seconds = time.perf_counter() - start
 
     def train_step() -> float:
         nonlocal state

@@ -11,6 +11,7 @@ from flax import nnx
 from jax import Array
 from jaxtyping import Int
 
+from kernels.attention.places import Places
 from longctx.sampling import Sampler
 
 STAGE = 256
@@ -102,7 +103,7 @@ def _keys_at(row_keys: Array, index: Array | int) -> Array:
 def _prefill(graphdef, params, tokens: Array, at: Array, capacity: int):
     model = nnx.merge(graphdef, params)
     state = model.init_state(tokens.shape[0], capacity)
-    logits, state = model(tokens, at, state)
+    logits, state = model(tokens, Places(at), state)
     last = at.max(axis=1)
     return jnp.take_along_axis(logits, last[:, None, None], axis=1)[:, 0], state
 

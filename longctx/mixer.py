@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from kernels.attention.places import Places
+from longctx.attention.positions import NoPosition, Position
 
 
 class Mixer(nnx.Module):
@@ -52,6 +53,19 @@ class MixerConfig(ABC):
             ValueError: the config does not fit the width.
         """
 
-    def in_embedding(self, model: int, rngs: nnx.Rngs) -> nnx.Module | None:
-        """Return what its position scheme does to the token embeddings, once per network."""
-        return None
+    @property
+    def position_scheme(self) -> Position:
+        """How place enters; the network asks it what it does to the token embeddings."""
+        return NoPosition()
+
+
+def refuse_packed_state(at: Places, state: Any) -> None:
+    """Check that packed documents do not continue a state.
+
+    Raises:
+        ValueError: they do.
+    """
+    if state is not None and at.segments is not None:
+        raise ValueError(
+            "packed documents (segments) can't continue a state; feed each document in its own row"
+        )

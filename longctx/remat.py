@@ -10,16 +10,17 @@ from flax import nnx
 from jax import Array
 from jaxtyping import Float, Key
 
+from kernels.attention.places import Places
 from kernels.attention.spec import OUTPUT
 
 
 def remat(
     blocks: Sequence[nnx.Module],
     x: Float[Array, "batch len model"],
-    positions: Any,
+    at: Places,
     keys: Sequence[Key[Array, ""] | None],
 ) -> Float[Array, "batch len model"]:
-    """Return `x` after all blocks, each called as `block(x, positions, None, key)`.
+    """Return `x` after all blocks, each called as `block(x, at, None, key)`.
 
     Kept are the blocks' inputs and the attention outputs. A run of equal blocks is one scan over
     their stacked parameters: in an unrolled pass XLA on a CPU would find the second computation
@@ -33,7 +34,7 @@ def remat(
         def one(x, layer, graphdef=graphdef):
             params, key = layer
             block: Any = nnx.merge(graphdef, params)
-            return block(x, positions, None, key)[0], None
+            return block(x, at, None, key)[0], None
 
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
         x, _ = jax.lax.scan(jax.checkpoint(one, policy=policy), x, stacked)

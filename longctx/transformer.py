@@ -11,6 +11,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int, Key
 
+from kernels.attention.places import Places, resolved
 from longctx.attention.layer import Attention
 from longctx.dense import Linear
 from longctx.layers import Activation, FeedForward, dropout
@@ -30,8 +31,8 @@ class Transformer:
     """Width inside the feed-forward layers."""
     activation: Activation = "gelu"
     """Of the feed-forward layers."""
-    mixer: MixerConfig = Attention()
-    """What carries information between tokens."""
+    mixer: MixerConfig | tuple[MixerConfig, ...] = Attention()
+    """What carries information between tokens; a tuple has one for each block."""
     tied: bool = True
     """The output layer is the embedding table, transposed."""
     dropout: float = 0.1
@@ -43,8 +44,18 @@ class Transformer:
         for name in ("layers", "model", "hidden"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if isinstance(self.mixer, tuple) and len(self.mixer) != self.layers:
+            raise ValueError(
+                f"{len(self.mixer)} mixers for {self.layers} layers: give one for each, like "
+                "(local,) * 4 + (full,) * 2"
+            )
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout must lie in [0, 1), not {self.dropout}")
+
+    @property
+    def mixers(self) -> tuple[MixerConfig, ...]:
+        """The mixer of each block."""
+        return self.mixer if isinstance(self.mixer, tuple) else (self.mixer,) * self.layers
 
     def build(self, vocab: int, dtype: DTypeLike, seed: int) -> "TransformerModel":
         """Return the model with fresh float32 parameters, computing in `dtype`.
@@ -72,8 +83,11 @@ class TransformerModel(nnx.Module):
         width = config.model
         init = nnx.initializers.normal(width**-0.5)
         self.embed = nnx.Embed(vocab, width, dtype=dtype, embedding_init=init, rngs=rngs)
-        self.place = config.mixer.in_embedding(width, rngs)
-        self.blocks = nnx.List([Block(config, dtype, rngs) for _ in range(config.layers)])
+        schemes = dict.fromkeys(mixer.position_scheme for mixer in config.mixers)
+        places = [scheme.in_embedding(width, rngs) for scheme in schemes]
+        self.places = nnx.List([place for place in places if place is not None])
+        self.limit = min((s.limit for s in schemes if s.limit is not None), default=None)
+        self.blocks = nnx.List([Block(config, mixer, dtype, rngs) for mixer in config.mixers])
         self.norm = nnx.LayerNorm(width, use_bias=False, dtype=dtype, rngs=rngs)
         self.head = None if config.tied else Linear(width, vocab, dtype, rngs)
 
@@ -93,36 +107,46 @@ class TransformerModel(nnx.Module):
     def __call__(
         self,
         tokens: Int[Array, "batch len"],
-        positions: Int[Array, "rows len"] | None = None,
+        at: Places = Places(),
         state: DecoderState | None = None,
         dropout_key: Key[Array, ""] | None = None,
     ) -> tuple[Float[Array, "batch len vocab"], DecoderState | None]:
         """Return float32 logits of each next token, and the state after these tokens.
 
-        With a state, positions None continue each row where it stopped; see `Mixer` for the rest.
-        Dropout acts only when a key is given.
+        With a state, missing positions continue each row where it stopped; see `Mixer` for the
+        rest. Dropout acts only when a key is given.
+
+        Raises:
+            ValueError: there are more tokens than a position scheme knows, or a mixer refuses.
         """
-        if state is not None and positions is None:
-            positions = state.length[:, None] + jnp.arange(tokens.shape[1])
-        at = jnp.arange(tokens.shape[1])[None] if positions is None else positions
+        if state is not None and at.positions is None:
+            at = at._replace(positions=state.length[:, None] + jnp.arange(tokens.shape[1]))
+        if self.limit is not None and tokens.shape[1] > self.limit:
+            raise ValueError(
+                f"{tokens.shape[1]} tokens, but the learned positions end after {self.limit}: "
+                "cut the input, or train with a larger table"
+            )
+        positions = resolved(at, tokens.shape[1]).positions
+        assert positions is not None
         keys = [None] * (1 + len(self.blocks))
         if dropout_key is not None:
             keys = list(jax.random.split(dropout_key, len(keys)))
 
         x = self.embed(tokens) * self.config.model**0.5
-        if self.place is not None:
-            x = self.place(x, at)
+        for place in self.places:
+            x = place(x, positions)
         x = dropout(x, self.config.dropout, keys[0])
         if state is None and self.config.remat:
-            x = remat(self.blocks, x, positions, keys[1:])
+            x = remat(self.blocks, x, at, keys[1:])
         else:
             states = (None,) * len(self.blocks) if state is None else state.layers
             after = []
             for block, layer_state, key in zip(self.blocks, states, keys[1:], strict=True):
-                x, layer_state = block(x, positions, layer_state, key)
+                x, layer_state = block(x, at, layer_state, key)
                 after.append(layer_state)
             if state is not None:
-                state = DecoderState(tuple(after), jnp.maximum(state.length, at.max(axis=1) + 1))
+                length = jnp.maximum(state.length, positions.max(axis=1) + 1)
+                state = DecoderState(tuple(after), length)
         x = self.norm(x)
         logits = self.embed.attend(x) if self.head is None else self.head(x)
         return logits.astype(jnp.float32), state
@@ -131,15 +155,15 @@ class TransformerModel(nnx.Module):
 class Block(nnx.Module):
     """`x + mixer(norm(x))`, then `x + feed_forward(norm(x))`."""
 
-    def __init__(self, config: Transformer, dtype: DTypeLike, rngs: nnx.Rngs):
+    def __init__(self, config: Transformer, mixer: MixerConfig, dtype: DTypeLike, rngs: nnx.Rngs):
         self.rate = config.dropout
         self.mixer_norm = nnx.LayerNorm(config.model, use_bias=False, dtype=dtype, rngs=rngs)
-        self.mixer = config.mixer.build(config.model, dtype, rngs)
+        self.mixer = mixer.build(config.model, dtype, rngs)
         self.feed_norm = nnx.LayerNorm(config.model, use_bias=False, dtype=dtype, rngs=rngs)
         self.feed = FeedForward(config.model, config.hidden, config.activation, dtype, rngs)
 
-    def __call__(self, x: Array, positions: Array | None, state: Any, key: Array | None):
+    def __call__(self, x: Array, at: Places, state: Any, key: Array | None):
         keys = (None, None) if key is None else jax.random.split(key)
-        y, state = self.mixer(self.mixer_norm(x), positions, state)
+        y, state = self.mixer(self.mixer_norm(x), at, state)
         x = x + dropout(y, self.rate, keys[0])
         return x + dropout(self.feed(self.feed_norm(x)), self.rate, keys[1]), state

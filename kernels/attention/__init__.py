@@ -2,6 +2,18 @@
 
 from kernels.attention.api import IMPLEMENTATIONS, attention
 from kernels.attention.merge import merge
-from kernels.attention.spec import Pattern, Term
+from kernels.attention.places import Places
+from kernels.attention.spec import Pattern
+from kernels.attention.term import DistanceTerm, Entries, SumTerm, Term
 
-__all__ = ["IMPLEMENTATIONS", "Pattern", "Term", "attention", "merge"]
+__all__ = [
+    "IMPLEMENTATIONS",
+    "DistanceTerm",
+    "Entries",
+    "Pattern",
+    "Places",
+    "SumTerm",
+    "Term",
+    "attention",
+    "merge",
+]

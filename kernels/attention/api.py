@@ -4,13 +4,15 @@ from collections.abc import Callable
 
 import jax
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from kernels.attention.blockwise import blockwise
 from kernels.attention.decode import decode
+from kernels.attention.places import Places
 from kernels.attention.reference import reference
 from kernels.attention.row_blocks import row_blocks
-from kernels.attention.spec import Pattern, Term
+from kernels.attention.spec import Pattern
+from kernels.attention.term import Term
 
 IMPLEMENTATIONS: dict[str, Callable[..., tuple[Array, Array]]] = {
     "reference": reference,
@@ -30,8 +32,8 @@ def attention(
     *,
     pattern: Pattern,
     term: Term | None = None,
-    q_pos: Int[Array, "rows q_len"] | None = None,
-    k_pos: Int[Array, "rows k_len"] | None = None,
+    q_at: Places = Places(),
+    k_at: Places | None = None,
     scale: float | None = None,
     return_lse: bool = False,
     implementation: str | None = None,
@@ -45,9 +47,10 @@ def attention(
         q, k, v: each key head serves `heads / kv_heads` consecutive query heads.
         pattern: which pairs may talk.
         term: what is added to the scores.
-        q_pos, k_pos: positions of the tokens, -1 for an empty slot, which no query sees; `rows` is
-            the batch or 1. Without them keys have positions 0, 1, ... and queries are the last of
-            them: the fast case, where a term's distances are known while compiling.
+        q_at, k_at: where the tokens stand; without `k_at` the keys are the queries' own tokens.
+            Without positions keys have positions 0, 1, ... and queries are the last of them: the
+            fast case, where a term's distances are known while compiling. Only tokens of one
+            segment talk.
         scale: factor on the queries, `dim ** -0.5` by default.
         return_lse: also return the float32 logsumexp of each row's scores (-inf: saw no key), from
             which `merge` joins results over separate sets of keys.
@@ -62,9 +65,11 @@ def attention(
         NotImplementedError: the named implementation cannot serve this call; the text says why.
         ExceptionGroup: none can; it holds every reason.
     """
-    _check(q, k, v, q_pos, k_pos)
+    k_at = q_at if k_at is None else k_at
+    _check(q, k, v)
+    _check_places(q, q_at, k, k_at)
     q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
-    out, lse = _serve(implementation, q, k, v, pattern, term, q_pos, k_pos)
+    out, lse = _serve(implementation, q, k, v, pattern, term, q_at, k_at)
     out = out.astype(q.dtype)
     return (out, lse) if return_lse else out
 
@@ -85,7 +90,7 @@ def _serve(implementation: str | None, *args) -> tuple[Array, Array]:
     raise ExceptionGroup("no attention implementation serves this call", reasons)
 
 
-def _check(q: Array, k: Array, v: Array, q_pos: Array | None, k_pos: Array | None) -> None:
+def _check(q: Array, k: Array, v: Array) -> None:
     if k.shape != v.shape or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
         raise ValueError(
             f"q {q.shape}, k {k.shape} and v {v.shape} must be [batch, heads, len, dim] with one "
@@ -93,9 +98,19 @@ def _check(q: Array, k: Array, v: Array, q_pos: Array | None, k_pos: Array | Non
         )
     if q.shape[1] % k.shape[1]:
         raise ValueError(f"{q.shape[1]} query heads can't share {k.shape[1]} key heads evenly")
-    if (q_pos is None) != (k_pos is None):
-        raise ValueError("give q_pos and k_pos together or neither")
-    if q_pos is None and q.shape[2] > k.shape[2]:
-        raise ValueError(
-            f"{q.shape[2]} queries over {k.shape[2]} keys need explicit q_pos and k_pos"
-        )
+
+
+def _check_places(q: Array, q_at: Places, k: Array, k_at: Places) -> None:
+    for name, ours, theirs in zip(Places._fields, q_at, k_at, strict=True):
+        if (ours is None) != (theirs is None):
+            raise ValueError(f"give {name} for queries and keys, or for neither")
+        for whose, x, given in (("queries", q, ours), ("keys", k, theirs)):
+            if given is not None and (
+                given.shape[0] not in (1, x.shape[0]) or given.shape[1] != x.shape[2]
+            ):
+                raise ValueError(
+                    f"{name} {given.shape} of {x.shape[2]} {whose} must be [1 or "
+                    f"{x.shape[0]}, {x.shape[2]}]"
+                )
+    if q_at.positions is None and q.shape[2] > k.shape[2]:
+        raise ValueError(f"{q.shape[2]} queries over {k.shape[2]} keys need explicit positions")

@@ -13,7 +13,10 @@ from einops import rearrange
 from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 
-from kernels.attention.spec import OUTPUT, Pattern, Term, Tile
+from kernels.attention.mask import mask
+from kernels.attention.places import Places, last_of
+from kernels.attention.spec import OUTPUT, Pattern, Tile
+from kernels.attention.term import Term
 from kernels.attention.tiles import DenseTiles, DistanceTiles, NoTiles, TermTiles
 
 BLOCK = 256
@@ -25,37 +28,32 @@ def blockwise(
     v: Array,
     pattern: Pattern,
     term: Term | None,
-    q_pos: Array | None,
-    k_pos: Array | None,
+    q_at: Places,
+    k_at: Places,
 ) -> tuple[Array, Array]:
     """Return (out, lse); see `kernels.attention.attention`. Serves every call."""
     kv_heads, q_len, k_len = k.shape[1], q.shape[2], k.shape[2]
     rows, columns = min(BLOCK, q_len), min(BLOCK, k_len)
-    live = None
-    if q_pos is None or k_pos is None:
-        live = _live_tiles(pattern, q_len, k_len, rows, columns)
-        k_pos = jnp.arange(k_len)[None]
-        q_pos = k_pos[:, k_len - q_len :]
-    consecutive = live is not None
+    consecutive = q_at.positions is None
+    q_at, k_at = last_of(q_len, q_at, k_len, k_at)
     q, k, v = (_pad(x, axis=2, to=size) for x, size in ((q, rows), (k, columns), (v, columns)))
-    q_pos = _pad(q_pos, axis=1, to=rows, fill=-1)
-    k_pos = _pad(k_pos, axis=1, to=columns, fill=-1)
+    q_at, k_at = _pad_places(q_at, rows), _pad_places(k_at, columns)
     counts = (q.shape[2] // rows, k.shape[2] // columns)
-    if live is None:
+    if consecutive:
+        live = _live_tiles(pattern, q_len, k_len, rows, columns)
+    else:
         live = _every_tile(*counts)
 
     tiles, params = NoTiles(), ()
     if term is not None:
-        tiles, params = DenseTiles(), term
-        if consecutive:
-            offset = k_len - q_len
-            by_distance = DistanceTiles(rows, columns, *counts)
-            table = term.by_distance(by_distance.distances(offset))
-            if table is not None:
-                tiles, params = by_distance, table
+        tiles, params = DenseTiles(term.adds_values), term
+        by_distance = DistanceTiles(term.adds_values, rows, columns, *counts)
+        entries = term.by_distance(by_distance.distances(k_len - q_len)) if consecutive else None
+        if entries is not None:
+            tiles, params = by_distance, entries
     grouped = rearrange(q, "b (kv group) q d -> b kv group q d", kv=kv_heads)
     plan = (pattern, tiles, rows, columns, live)
-    out, lse = _core(plan, grouped, k, v, params, q_pos, k_pos)  # pyright: ignore
+    out, lse = _core(plan, grouped, k, v, params, q_at, k_at)  # pyright: ignore
     out = rearrange(out, "b kv group q d -> b (kv group) q d")[:, :, :q_len]
     return out, rearrange(lse, "b kv group q -> b (kv group) q")[:, :, :q_len]
 
@@ -64,6 +62,11 @@ def _pad(x: Array, axis: int, to: int, fill: int = 0) -> Array:
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, -x.shape[axis] % to)
     return jnp.pad(x, widths, constant_values=fill)
+
+
+def _pad_places(at: Places, to: int) -> Places:
+    fills = zip(at, (-1, -1, 0), strict=True)
+    return Places(*(None if x is None else _pad(x, 1, to, fill) for x, fill in fills))
 
 
 class _Live:
@@ -101,17 +104,31 @@ def _every_tile(rows: int, columns: int) -> _Live:
 Plan = tuple[Pattern, TermTiles, int, int, _Live]
 
 
-def _tile(plan: Plan, q_pos: Array, k_pos: Array, q: Array, k: Array, part) -> Array:
+def _tile(plan: Plan, q_at: Places, k_at: Places, q: Array, k: Array, part) -> Array:
     """Return the masked float32 scores [batch kv group rows columns] of one tile."""
     pattern, tiles, *_ = plan
     scores = jnp.einsum("bkgqd,bkjd->bkgqj", q, k, preferred_element_type=jnp.float32)
     if not isinstance(tiles, NoTiles):
-        flat = rearrange(q, "b kv group q d -> b (kv group) q d")
-        summand = tiles.scores(flat, part, q_pos, k_pos)
-        scores += rearrange(summand, "b (kv group) q j -> b kv group q j", kv=k.shape[1])
-    i, j = q_pos[:, None, None, :, None], k_pos[:, None, None, None, :]
-    allowed = pattern.allows(i, j) & (i >= 0) & (j >= 0)
-    return jnp.where(allowed, scores, -jnp.inf)
+        summand = tiles.scores(_flat(q), part, q_at, k_at)
+        scores += _grouped(summand, k.shape[1])
+    return jnp.where(mask(pattern, q_at, k_at)[:, :, None], scores, -jnp.inf)
+
+
+def _values(plan: Plan, q_at: Places, k_at: Places, weights: Array, part) -> Array:
+    """Return what the term adds to the weighted values of one tile."""
+    return _grouped(plan[1].values(_flat(weights), part, q_at, k_at), weights.shape[1])
+
+
+def _flat(x: Array) -> Array:
+    return rearrange(x, "b kv group q d -> b (kv group) q d")
+
+
+def _grouped(x: Array, kv_heads: int) -> Array:
+    return rearrange(x, "b (kv group) q d -> b kv group q d", kv=kv_heads)
+
+
+def _take_places(at: Places, index: Array, size: int) -> Places:
+    return jax.tree.map(lambda x: _take(x, index, size, 1), at)
 
 
 def _take(x: Array, index: Array, size: int, axis: int) -> Array:
@@ -119,23 +136,23 @@ def _take(x: Array, index: Array, size: int, axis: int) -> Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _core(plan: Plan, q, k, v, params, q_pos, k_pos) -> tuple[Array, Array]:
-    return _forward(plan, q, k, v, params, q_pos, k_pos)[0]
+def _core(plan: Plan, q, k, v, params, q_at, k_at) -> tuple[Array, Array]:
+    return _forward(plan, q, k, v, params, q_at, k_at)[0]
 
 
-def _forward(plan: Plan, q, k, v, params, q_pos, k_pos):
+def _forward(plan: Plan, q, k, v, params, q_at, k_at):
     _, tiles, rows, columns, live = plan
 
     def one_row(_, row):
         i, count, live_columns = row
-        q_i, q_pos_i = _take(q, i, rows, 3), _take(q_pos, i, rows, 1)
+        q_i, q_at_i = _take(q, i, rows, 3), _take_places(q_at, i, rows)
 
         def one_tile(t, carry):
             top, total, acc = carry
             j = live_columns[t]
             k_j, v_j = _take(k, j, columns, 2), _take(v, j, columns, 2)
-            part = tiles.take(params, i, j)
-            scores = _tile(plan, q_pos_i, _take(k_pos, j, columns, 1), q_i, k_j, part)
+            k_at_j, part = _take_places(k_at, j, columns), tiles.take(params, i, j)
+            scores = _tile(plan, q_at_i, k_at_j, q_i, k_j, part)
             new_top = jnp.maximum(top, scores.max(axis=-1))
             finite = jnp.where(jnp.isfinite(new_top), new_top, 0.0)
             weights = jnp.exp(scores - finite[..., None])
@@ -144,6 +161,8 @@ def _forward(plan: Plan, q, k, v, params, q_pos, k_pos):
                 "bkgqj,bkjd->bkgqd", weights.astype(v.dtype), v_j,
                 preferred_element_type=jnp.float32,
             )  # fmt: skip
+            if tiles.adds_values:
+                add += _values(plan, q_at_i, k_at_j, weights, part)
             return new_top, total * shrink + weights.sum(axis=-1), acc * shrink[..., None] + add
 
         start = (
@@ -159,7 +178,7 @@ def _forward(plan: Plan, q, k, v, params, q_pos, k_pos):
     _, (out, lse) = lax.scan(one_row, None, _rows(live))
     out = checkpoint_name(rearrange(out, "i b kv group q d -> b kv group (i q) d"), OUTPUT)
     lse = checkpoint_name(rearrange(lse, "i b kv group q -> b kv group (i q)"), OUTPUT)
-    return (out, lse), (q, k, v, params, q_pos, k_pos, out, lse)
+    return (out, lse), (q, k, v, params, q_at, k_at, out, lse)
 
 
 def _rows(live: _Live) -> tuple[Array, Array, Array]:
@@ -168,7 +187,7 @@ def _rows(live: _Live) -> tuple[Array, Array, Array]:
 
 def _backward(plan: Plan, saved, cotangents):
     _, tiles, rows, columns, live = plan
-    q, k, v, params, q_pos, k_pos, out, lse = saved
+    q, k, v, params, q_at, k_at, out, lse = saved
     d_out, d_lse = cotangents
     delta = (d_out * out).sum(axis=-1) - d_lse
     lse = jnp.where(jnp.isfinite(lse), lse, 0.0)
@@ -176,20 +195,25 @@ def _backward(plan: Plan, saved, cotangents):
 
     def one_row(carry, row):
         i, count, live_columns = row
-        q_i, q_pos_i = _take(q, i, rows, 3), _take(q_pos, i, rows, 1)
+        q_i, q_at_i = _take(q, i, rows, 3), _take_places(q_at, i, rows)
         d_out_i, delta_i, lse_i = (_take(x, i, rows, 3) for x in (d_out, delta, lse))
 
         def one_tile(t, carry):
             dq_i, dk, dv, d_params = carry
             j = live_columns[t]
             k_j, v_j = _take(k, j, columns, 2), _take(v, j, columns, 2)
-            scores, pull = jax.vjp(
-                partial(_tile, plan, q_pos_i, _take(k_pos, j, columns, 1)),
-                q_i, k_j, tiles.take(params, i, j),
-            )  # fmt: skip
+            k_at_j, part = _take_places(k_at, j, columns), tiles.take(params, i, j)
+            scores, pull = jax.vjp(partial(_tile, plan, q_at_i, k_at_j), q_i, k_j, part)
             weights = jnp.exp(scores - lse_i[..., None])
             d_weights = jnp.einsum("bkgqd,bkjd->bkgqj", d_out_i, v_j.astype(jnp.float32))
+            d_values = None
+            if tiles.adds_values:
+                values = partial(_values, plan, q_at_i, k_at_j)
+                more, d_values = jax.vjp(values, weights, part)[1](d_out_i)
+                d_weights += more
             dq_t, dk_j, d_part = pull(weights * (d_weights - delta_i[..., None]))
+            if d_values is not None:
+                d_part = jax.tree.map(jnp.add, d_part, d_values)
             dv_j = jnp.einsum("bkgqj,bkgqd->bkjd", weights, d_out_i)
             dk = _add(dk, dk_j, j * columns)
             dv = _add(dv, dv_j, j * columns)

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from jax import Array
+import jax.numpy as jnp
+from jax import Array, lax
 from jaxtyping import Int
 
 
@@ -19,3 +20,23 @@ class Places(NamedTuple):
     """The document of each token, where several are packed into a row; None is one document."""
     coordinates: Int[Array, "rows len axes"] | None = None
     """What else places a token, e.g. its onset and its pitch; the tokenizer knows."""
+
+
+def resolved(at: Places, length: int) -> Places:
+    """Return the places with positions: counted from 0 in each document if they are not given."""
+    if at.positions is not None:
+        return at
+    index = jnp.arange(length, dtype=jnp.int32)[None]
+    if at.segments is None:
+        return at._replace(positions=index)
+    first = at.segments != jnp.pad(at.segments, [(0, 0), (1, 0)], constant_values=-2)[:, :-1]
+    start = lax.cummax(jnp.where(first, index, 0), axis=1)
+    return at._replace(positions=jnp.where(at.segments >= 0, index - start, -1))
+
+
+def last_of(q_len: int, q_at: Places, k_len: int, k_at: Places) -> tuple[Places, Places]:
+    """Return both with positions: unless given, keys count from 0 and queries are the last."""
+    if q_at.positions is not None:
+        return q_at, k_at
+    index = jnp.arange(k_len, dtype=jnp.int32)[None]
+    return q_at._replace(positions=index[:, k_len - q_len :]), k_at._replace(positions=index)

@@ -15,8 +15,10 @@ import numpy as np
 from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 
+from kernels.attention.places import Places
 from kernels.attention.skew import skew, unskew
-from kernels.attention.spec import OUTPUT, Pattern, Term
+from kernels.attention.spec import OUTPUT, Pattern
+from kernels.attention.term import Entries, Term
 
 MAX_KEYS = 4096
 IN_FLIGHT = 2
@@ -29,33 +31,40 @@ def row_blocks(
     v: Array,
     pattern: Pattern,
     term: Term | None,
-    q_pos: Array | None,
-    k_pos: Array | None,
+    q_at: Places,
+    k_at: Places,
 ) -> tuple[Array, Array]:
     """Return (out, lse); see `kernels.attention.attention`.
 
     Raises:
         NotImplementedError: positions are given, there are more than `MAX_KEYS` keys, or the term
-            isn't a table of embeddings by distance.
+            isn't one of the distance alone, or adds to the values.
     """
-    if q_pos is not None or k_pos is not None:
+    if q_at.positions is not None:
         raise NotImplementedError("row_blocks serves consecutive positions only")
     if k.shape[2] > MAX_KEYS:
         raise NotImplementedError(
             f"row_blocks unrolls its blocks, so it serves up to {MAX_KEYS} keys, not {k.shape[2]}"
         )
     q_len, k_len = q.shape[2], k.shape[2]
-    table = None
+    entries = Entries()
     if term is not None:
-        embeddings = term.by_distance(_distances(pattern, q_len, k_len))
-        if embeddings is None:
+        said = term.by_distance(_distances(pattern, q_len, k_len))
+        if said is None or said.values is not None:
             raise NotImplementedError(
-                f"{type(term).__name__} is not a table by distance, which row_blocks needs"
+                f"row_blocks serves terms of the distance that add to scores alone, "
+                f"which {type(term).__name__} is not"
             )
-        table = jnp.broadcast_to(embeddings, (q.shape[1], *embeddings.shape[1:]))
-        table = table.astype(jnp.float32)
+        entries = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (q.shape[1], *x.shape[1:])).astype(jnp.float32), said
+        )
+    documents = None
+    if q_at.segments is not None and k_at.segments is not None:
+        documents = tuple(
+            jnp.broadcast_to(x, (q.shape[0], x.shape[1])) for x in (q_at.segments, k_at.segments)
+        )
     q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
-    return _core(pattern, q, k, v, table)
+    return _core(pattern, q, k, v, entries, documents)
 
 
 class Block(NamedTuple):
@@ -106,19 +115,42 @@ def _distances(pattern: Pattern, q_len: int, k_len: int) -> np.ndarray:
     return k_len - 1 - np.arange(length)
 
 
+Documents = tuple[Array, Array] | None
+"""The segments of queries and keys: [batch, q_len] and [batch, k_len], or [q_len] and [k_len]."""
+
+
 def _scores(
-    pattern: Pattern, block: Block, offset: int, q: Array, k_t: Array, table_t: Array | None
+    plan: tuple[Pattern, int], block: Block, q: Array, k_t: Array, head: Entries, row: Documents
 ) -> Array:
-    """Return the masked scores [rows, high - low] of one block."""
+    """Return the masked scores [rows, high - low] of one block of one head and batch row."""
+    pattern, offset = plan
     scores = q @ k_t[:, block.low : block.high]
-    if table_t is not None:
-        band = q @ table_t[:, block.first : block.first + block.width]
-        scores += skew(band, block.high - block.low)
+    band = slice(block.first, block.first + block.width)
+    if head.embeddings is not None or head.bias is not None:
+        by_distance = jnp.zeros((block.rows, block.width))
+        if head.embeddings is not None:
+            by_distance = q @ head.embeddings[:, band]
+        if head.bias is not None:
+            by_distance += head.bias[band]
+        scores += skew(by_distance, block.high - block.low)
     if block.partial:
         q_pos = offset + block.start + lax.broadcasted_iota(jnp.int32, scores.shape, 0)
         k_pos = block.low + lax.broadcasted_iota(jnp.int32, scores.shape, 1)
         scores = jnp.where(pattern.allows(q_pos, k_pos), scores, -jnp.inf)
+    if row is not None:
+        ours = row[0][block.start : block.start + block.rows, None]
+        scores = jnp.where(ours == row[1][None, block.low : block.high], scores, -jnp.inf)
     return scores
+
+
+def _of(index: Array, tree):
+    """Return what the heads or rows of a tree hold at an index."""
+    return jax.tree.map(lambda x: x[index], tree)
+
+
+def _transposed(entries: Entries) -> Entries:
+    table = entries.embeddings
+    return entries._replace(embeddings=None if table is None else table.swapaxes(1, 2))
 
 
 def _after(done: list[Array], rows: Array) -> Array:
@@ -134,28 +166,27 @@ def _after(done: list[Array], rows: Array) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _core(
-    pattern: Pattern, q: Array, k: Array, v: Array, table: Array | None
+    pattern: Pattern, q: Array, k: Array, v: Array, entries: Entries, documents: Documents
 ) -> tuple[Array, Array]:
-    return _forward(pattern, q, k, v, table)[0]
+    return _forward(pattern, q, k, v, entries, documents)[0]
 
 
 @partial(jax.jit, static_argnums=0)  # traced once, however many layers call it
-def _forward(pattern: Pattern, q: Array, k: Array, v: Array, table: Array | None):
+def _forward(pattern: Pattern, q: Array, k: Array, v: Array, entries: Entries, documents):
     batch, heads, q_len, _ = q.shape
     kv_heads, k_len = k.shape[1:3]
     blocks, offset = _plan(pattern, q_len, k_len), k_len - q_len
-    k_t = k.swapaxes(2, 3)
-    table_t = None if table is None else table.swapaxes(1, 2)
+    k_t, entries_t = k.swapaxes(2, 3), _transposed(entries)
 
     def one(index):
         b, h = index // heads, index % heads
         kv = h // (heads // kv_heads)
         q_i, k_t_i, v_i = q[b, h], k_t[b, kv], v[b, kv]
-        table_t_i = None if table_t is None else table_t[h]
+        head, row = _of(h, entries_t), _of(b, documents)
         outs, lses = [], []
         for block in blocks:
             rows = _after(outs, q_i[block.start : block.start + block.rows])
-            scores = _scores(pattern, block, offset, rows, k_t_i, table_t_i)
+            scores = _scores((pattern, offset), block, rows, k_t_i, head, row)
             top = jnp.max(scores, axis=-1, keepdims=True)
             top = jnp.where(jnp.isfinite(top), top, 0.0)
             weights = jnp.exp(scores - top)
@@ -168,12 +199,12 @@ def _forward(pattern: Pattern, q: Array, k: Array, v: Array, table: Array | None
     out, lse = lax.map(one, jnp.arange(batch * heads))
     out = checkpoint_name(out.reshape(q.shape), OUTPUT)
     lse = checkpoint_name(lse.reshape(q.shape[:3]), OUTPUT)
-    return (out, lse), (q, k, v, table, out, lse)
+    return (out, lse), (q, k, v, entries, documents, out, lse)
 
 
 @partial(jax.jit, static_argnums=0)
 def _backward(pattern: Pattern, saved, cotangents):
-    q, k, v, table, out, lse = saved
+    q, k, v, entries, documents, out, lse = saved
     d_out, d_lse = cotangents
     batch, heads, q_len, _ = q.shape
     kv_heads, k_len = k.shape[1:3]
@@ -182,44 +213,47 @@ def _backward(pattern: Pattern, saved, cotangents):
     delta = (d_out * out).sum(axis=-1) - d_lse
     lse = jnp.where(jnp.isfinite(lse), lse, 0.0)
     q_t, k_t, v_t, d_out_t = (x.swapaxes(2, 3) for x in (q, k, v, d_out))
-    table_t = None if table is None else table.swapaxes(1, 2)
+    entries_t = _transposed(entries)
 
-    def one_row(h, d_table_t, b):
-        kv = h // group
+    def one_row(h, d_head, b):
+        kv, head, row = h // group, _of(h, entries_t), _of(b, documents)
         dq: list[Array] = []
         dk_t, dv_t = jnp.zeros_like(k_t[0, 0]), jnp.zeros_like(v_t[0, 0])
         for block in blocks:
             rows = slice(block.start, block.start + block.rows)
             columns = slice(block.low, block.high)
             band = slice(block.first, block.first + block.width)
-            table_t_h = None if table_t is None else table_t[h]
-            q_rows = q[b, h, rows]
-            scores = _scores(pattern, block, offset, _after(dq, q_rows), k_t[b, kv], table_t_h)
+            q_rows = _after(dq, q[b, h, rows])
+            scores = _scores((pattern, offset), block, q_rows, k_t[b, kv], head, row)
             weights = jnp.exp(scores - lse[b, h, rows, None])
             d_weights = d_out[b, h, rows] @ v_t[b, kv][:, columns]
             d_scores = weights * (d_weights - delta[b, h, rows, None])
             dv_t = dv_t.at[:, columns].add(d_out_t[b, h][:, rows] @ weights)
             dk_t = dk_t.at[:, columns].add(q_t[b, h][:, rows] @ d_scores)
             dq_rows = d_scores @ k[b, kv, columns]
-            if table is not None:
+            if head.embeddings is not None:
                 d_band = unskew(d_scores, block.width)
-                dq_rows += d_band @ table[h, band]
-                d_table_t = d_table_t.at[:, band].add(q_t[b, h][:, rows] @ d_band)
+                dq_rows += d_band @ entries.embeddings[h, band]
+                d_table = d_head.embeddings.at[:, band].add(q_t[b, h][:, rows] @ d_band)
+                d_head = d_head._replace(embeddings=d_table)
+            if head.bias is not None:
+                d_bias = unskew(d_scores, block.width).sum(axis=0)
+                d_head = d_head._replace(bias=d_head.bias.at[band].add(d_bias))
             dq.append(dq_rows)
-        return d_table_t, (jnp.concatenate(dq), dk_t, dv_t)
+        return d_head, (jnp.concatenate(dq), dk_t, dv_t)
 
     def one_head(_, h):
-        zero = None if table_t is None else jnp.zeros_like(table_t[0])
-        d_table_t, grads = lax.scan(partial(one_row, h), zero, jnp.arange(batch))
-        return None, (d_table_t, *grads)
+        zero = jax.tree.map(lambda x: jnp.zeros_like(x[0]), entries_t)
+        d_head, grads = lax.scan(partial(one_row, h), zero, jnp.arange(batch))
+        return None, (d_head, *grads)
 
-    _, (d_table_t, dq, dk_t, dv_t) = lax.scan(one_head, None, jnp.arange(heads))
+    _, (d_entries_t, dq, dk_t, dv_t) = lax.scan(one_head, None, jnp.arange(heads))
     dq = dq.swapaxes(0, 1)
     dk, dv = (
         x.reshape(kv_heads, group, *x.shape[1:]).sum(axis=1).transpose(1, 0, 3, 2)
         for x in (dk_t, dv_t)
     )
-    return dq, dk, dv, None if d_table_t is None else d_table_t.swapaxes(1, 2)
+    return dq, dk, dv, _transposed(d_entries_t), None
 
 
 _core.defvjp(_forward, _backward)

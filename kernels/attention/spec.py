@@ -1,12 +1,10 @@
-"""The two small objects that every implementation takes: a pattern and a score term."""
+"""Which pairs may talk: the object that every implementation takes as its mask."""
 
 from abc import ABC, abstractmethod
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
-from jax import Array
-from jaxtyping import Float, Int
 
 OUTPUT = "attention_output"
 """The `checkpoint_name` of out and lse: a remat policy that saves it never attends twice."""
@@ -51,34 +49,3 @@ class Pattern(ABC):
         if allowed.all():
             return Tile.FULL
         return Tile.PARTIAL if allowed.any() else Tile.SKIP
-
-
-class Term(ABC):
-    """What is added to the scores `q . k`: a pytree whose leaves are its learned tables.
-
-    Queries arrive already multiplied by the softmax scale, so a term that multiplies queries
-    (`q . e`) is scaled with them, as in Shaw et al. 2018, equation 5.
-    """
-
-    @abstractmethod
-    def dense(
-        self,
-        q: Float[Array, "batch heads q_len dim"],
-        q_pos: Int[Array, "rows q_len"],
-        k_pos: Int[Array, "rows k_len"],
-    ) -> Float[Array, "batch heads q_len k_len"]:
-        """Return the float32 summand for every pair; `rows` is the batch or 1.
-
-        The value for a pair that a pattern forbids, or an empty slot (position -1), is free but
-        must be finite.
-        """
-
-    def by_distance(
-        self, distances: Int[np.ndarray, " distances"]
-    ) -> Float[Array, "heads distances dim"] | None:
-        """Return one embedding `e` per distance `q_pos - k_pos`, where the summand is `q . e`.
-
-        The first axis has 1 entry if heads share the table. None means that the summand isn't of
-        this form; implementations then call `dense` on each tile.
-        """
-        return None

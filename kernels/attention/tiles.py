@@ -8,16 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from kernels.attention.skew import skew
-from kernels.attention.spec import Term
+from kernels.attention.places import Places
+from kernels.attention.skew import skew, unskew
+from kernels.attention.term import Entries, Term
 
 
 class TermTiles(Protocol):
-    """Three steps for the tile (i, j): take the part it needs, score with it, add its gradient."""
+    """For the tile (i, j): take the part it needs, score and value with it, add its gradient."""
+
+    adds_values: bool
 
     def take(self, params: Any, i: Array, j: Array) -> Any: ...
 
-    def scores(self, q: Array, part: Any, q_pos: Array, k_pos: Array) -> Array: ...
+    def scores(self, q: Array, part: Any, q_at: Places, k_at: Places) -> Array: ...
+
+    def values(self, weights: Array, part: Any, q_at: Places, k_at: Places) -> Array: ...
 
     def add(self, total: Any, part: Any, i: Array, j: Array) -> Any: ...
 
@@ -26,10 +31,15 @@ class TermTiles(Protocol):
 class NoTiles:
     """No term."""
 
+    adds_values: bool = False
+
     def take(self, params, i, j):
         return ()
 
-    def scores(self, q, part, q_pos, k_pos):
+    def scores(self, q, part, q_at, k_at):
+        return jnp.zeros(())
+
+    def values(self, weights, part, q_at, k_at):
         return jnp.zeros(())
 
     def add(self, total, part, i, j):
@@ -38,13 +48,18 @@ class NoTiles:
 
 @dataclass(frozen=True)
 class DenseTiles:
-    """Any term at any positions: each tile calls `Term.dense`; gradients add up over the term."""
+    """Any term at any positions: each tile calls the term; gradients add up over it."""
+
+    adds_values: bool
 
     def take(self, params: Term, i: Array, j: Array) -> Term:
         return params
 
-    def scores(self, q: Array, part: Term, q_pos: Array, k_pos: Array) -> Array:
-        return part.dense(q, q_pos, k_pos)
+    def scores(self, q: Array, part: Term, q_at: Places, k_at: Places) -> Array:
+        return part.scores(q, q_at, k_at)
+
+    def values(self, weights: Array, part: Term, q_at: Places, k_at: Places) -> Array:
+        return part.values(weights, q_at, k_at)
 
     def add(self, total: Term, part: Term, i: Array, j: Array) -> Term:
         return jax.tree.map(lambda a, b: a + b.astype(a.dtype), total, part)
@@ -52,11 +67,12 @@ class DenseTiles:
 
 @dataclass(frozen=True)
 class DistanceTiles:
-    """A table of embeddings by distance, at consecutive positions: a slice, a product, a skew.
+    """Entries by distance, at consecutive positions: a slice, a product, a skew.
 
-    The table [heads or 1, distances, dim] lists distances from the largest down.
+    The entries list distances from the largest down.
     """
 
+    adds_values: bool
     rows: int
     columns: int
     row_count: int
@@ -74,16 +90,33 @@ class DistanceTiles:
     def _start(self, i: Array, j: Array) -> Array:
         return (self.row_count - 1 - i) * self.rows + j * self.columns
 
-    def take(self, params: Array, i: Array, j: Array) -> Array:
-        return lax.dynamic_slice_in_dim(params, self._start(i, j), self.width, 1)
+    def take(self, params: Entries, i: Array, j: Array) -> Entries:
+        start = self._start(i, j)
+        return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, self.width, 1), params)
 
-    def scores(self, q: Array, part: Array, q_pos: Array, k_pos: Array) -> Array:
-        part = jnp.broadcast_to(part, (q.shape[1], *part.shape[1:])).astype(q.dtype)
-        band = jnp.einsum("bhqd,hud->bhqu", q, part, preferred_element_type=jnp.float32)
+    def scores(self, q: Array, part: Entries, q_at: Places, k_at: Places) -> Array:
+        band = jnp.zeros((1, q.shape[1], q.shape[2], self.width))
+        if part.embeddings is not None:
+            table = _per_head(part.embeddings, q.shape[1]).astype(q.dtype)
+            band = jnp.einsum("bhqd,hud->bhqu", q, table, preferred_element_type=jnp.float32)
+        if part.bias is not None:
+            band += part.bias[None, :, None, :]
         return skew(band, self.columns)
 
-    def add(self, total: Array, part: Array, i: Array, j: Array) -> Array:
-        old = self.take(total, i, j)
-        return lax.dynamic_update_slice_in_dim(
-            total, old + part.astype(total.dtype), self._start(i, j), 1
-        )
+    def values(self, weights: Array, part: Entries, q_at: Places, k_at: Places) -> Array:
+        assert part.values is not None
+        table = _per_head(part.values, weights.shape[1])
+        return jnp.einsum("bhqu,hud->bhqd", unskew(weights, self.width), table)
+
+    def add(self, total: Entries, part: Entries, i: Array, j: Array) -> Entries:
+        start = self._start(i, j)
+
+        def add_slice(total: Array, old: Array, part: Array) -> Array:
+            new = old + part.astype(total.dtype)
+            return lax.dynamic_update_slice_in_dim(total, new, start, 1)
+
+        return jax.tree.map(add_slice, total, self.take(total, i, j), part)
+
+
+def _per_head(table: Array, heads: int) -> Array:
+    return jnp.broadcast_to(table, (heads, *table.shape[1:]))

@@ -6,17 +6,20 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int
+from jax.typing import DTypeLike
+from jaxtyping import Float
+
+from kernels.attention.places import Places
 
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["k", "v", "positions"],
+    data_fields=["k", "v", "at"],
     meta_fields=["ring"],
 )
 @dataclass(frozen=True)
 class KVCache:
-    """Slots for keys and values with their positions; -1 marks an empty slot.
+    """Slots for keys and values with their places; position -1 marks an empty slot.
 
     The token of position p lies in slot p modulo the number of slots. A ring forgets: it has as
     many slots as the pattern's window. Otherwise the slots are the capacity, and a token past it
@@ -25,20 +28,33 @@ class KVCache:
 
     k: Float[Array, "batch kv_heads slots dim"]
     v: Float[Array, "batch kv_heads slots dim"]
-    positions: Int[Array, "batch slots"]
+    at: Places
     ring: bool
 
     @classmethod
     def empty(
-        cls, batch: int, kv_heads: int, capacity: int, dim: int, dtype, window: int | None
+        cls,
+        batch: int,
+        kv_heads: int,
+        capacity: int,
+        dim: int,
+        dtype: DTypeLike,
+        window: int | None = None,
+        axes: int = 0,
     ) -> "KVCache":
-        """Return a cache for up to `capacity` tokens, or for the last `window` of any number."""
+        """Return a cache for up to `capacity` tokens, or for the last `window` of any number.
+
+        `axes` is the number of coordinates that a token has besides its position.
+        """
         slots = capacity if window is None else window
         shape = (batch, kv_heads, slots, dim)
         return cls(
             k=jnp.zeros(shape, dtype),
             v=jnp.zeros(shape, dtype),
-            positions=jnp.full((batch, slots), -1, jnp.int32),
+            at=Places(
+                positions=jnp.full((batch, slots), -1, jnp.int32),
+                coordinates=jnp.zeros((batch, slots, axes), jnp.int32) if axes else None,
+            ),
             ring=window is not None,
         )
 
@@ -46,33 +62,39 @@ class KVCache:
         self,
         k: Float[Array, "batch kv_heads len dim"],
         v: Float[Array, "batch kv_heads len dim"],
-        positions: Int[Array, "batch len"],
-    ) -> tuple[Array, Array, Array, "KVCache"]:
-        """Return (k, v, positions) for the new queries to see, and the cache for later ones.
+        at: Places,
+    ) -> tuple[Array, Array, Places, "KVCache"]:
+        """Return (k, v, places) for the new queries to see, and the cache for later ones.
 
-        `positions` rise by one per token within a row and continue what is stored; -1 is padding.
+        `at` holds positions for every row; they rise by one per token and continue what is stored.
         """
         k, v = k.astype(self.k.dtype), v.astype(self.v.dtype)
-        written = self._write(k, v, positions)
-        if not self.ring or positions.shape[1] == 1:
-            return written.k, written.v, written.positions, written
+        written = self._write(k, v, at)
+        if not self.ring or k.shape[2] == 1:
+            return written.k, written.v, written.at, written
         seen_k = jnp.concatenate([self.k, k], axis=2)
         seen_v = jnp.concatenate([self.v, v], axis=2)
-        return seen_k, seen_v, jnp.concatenate([self.positions, positions], axis=1), written
+        seen_at = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), self.at, at)
+        return seen_k, seen_v, seen_at, written
 
     def grow(self, capacity: int) -> "KVCache":
         """Return the same memory with room for `capacity` tokens; a ring stays as it is."""
-        more = 0 if self.ring else max(0, capacity - self.positions.shape[1])
-        wide = [(0, 0), (0, 0), (0, more), (0, 0)]
+        batch, kv_heads, slots, dim = self.k.shape
+        if self.ring or capacity <= slots:
+            return self
+        axes = 0 if self.at.coordinates is None else self.at.coordinates.shape[2]
+        wider = KVCache.empty(batch, kv_heads, capacity, dim, self.k.dtype, axes=axes)
         return KVCache(
-            k=jnp.pad(self.k, wide),
-            v=jnp.pad(self.v, wide),
-            positions=jnp.pad(self.positions, [(0, 0), (0, more)], constant_values=-1),
-            ring=self.ring,
+            k=wider.k.at[:, :, :slots].set(self.k),
+            v=wider.v.at[:, :, :slots].set(self.v),
+            at=jax.tree.map(lambda new, old: new.at[:, :slots].set(old), wider.at, self.at),
+            ring=False,
         )
 
-    def _write(self, k: Array, v: Array, positions: Array) -> "KVCache":
-        batch, slots = self.positions.shape
+    def _write(self, k: Array, v: Array, at: Places) -> "KVCache":
+        batch, slots = k.shape[0], self.k.shape[2]
+        positions = at.positions
+        assert positions is not None
         keep = positions >= 0
         if self.ring:
             keep &= positions > positions.max(axis=1, keepdims=True) - slots
@@ -84,6 +106,6 @@ class KVCache:
         return KVCache(
             k=self.k.at[row, :, slot].set(k.swapaxes(1, 2), mode="drop"),
             v=self.v.at[row, :, slot].set(v.swapaxes(1, 2), mode="drop"),
-            positions=self.positions.at[row, slot].set(positions, mode="drop"),
+            at=jax.tree.map(lambda old, new: old.at[row, slot].set(new, mode="drop"), self.at, at),
             ring=self.ring,
         )

@@ -8,14 +8,15 @@ from einops import rearrange
 from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from kernels.attention import attention
+from kernels.attention import Places, attention
+from kernels.attention.places import resolved
 from longctx.attention.cache import KVCache
 from longctx.attention.patterns import Causal, Pattern
 from longctx.attention.positions import NoPosition, Position
 from longctx.dense import Linear
-from longctx.mixer import Mixer, MixerConfig
+from longctx.mixer import Mixer, MixerConfig, refuse_packed_state
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,9 @@ class Attention(MixerConfig):
             raise ValueError(f"width {width} must be a multiple of heads {self.heads}")
         return AttentionLayer(self, model, width // self.heads, dtype, rngs)
 
-    def in_embedding(self, model: int, rngs: nnx.Rngs) -> nnx.Module | None:
-        return self.position.in_embedding(model, rngs)
+    @property
+    def position_scheme(self) -> Position:
+        return self.position
 
 
 class AttentionLayer(Mixer):
@@ -69,8 +71,8 @@ class AttentionLayer(Mixer):
             self.k_norm = nnx.RMSNorm(dim, dtype=dtype, rngs=rngs)
 
     def init_state(self, batch: int, capacity: int) -> KVCache:
-        window = self.config.pattern.window
-        return KVCache.empty(batch, self.kv_heads, capacity, self.dim, self.dtype, window)
+        window, axes = self.config.pattern.window, self.config.position.axes
+        return KVCache.empty(batch, self.kv_heads, capacity, self.dim, self.dtype, window, axes)
 
     def grow_state(self, state: KVCache, capacity: int) -> KVCache:
         return state.grow(capacity)
@@ -78,28 +80,35 @@ class AttentionLayer(Mixer):
     def __call__(
         self,
         x: Float[Array, "batch len model"],
-        positions: Int[Array, "rows len"] | None = None,
+        at: Places = Places(),
         state: KVCache | None = None,
     ) -> tuple[Float[Array, "batch len model"], KVCache | None]:
+        pattern, term = self.config.pattern, self.place.term()
         q, k, v = self._project(x)
-        at = jnp.arange(x.shape[1])[None] if positions is None else positions
-        q, k = self.place.rotate(q, at), self.place.rotate(k, at)
-        q_pos = k_pos = positions
+        counted = resolved(at, x.shape[1])
+        assert counted.positions is not None
+        q, k = self.place.rotate(q, counted.positions), self.place.rotate(k, counted.positions)
+        relative = pattern.relative and (term is None or term.relative)
+        q_at = k_at = at if at.segments is None or relative else counted
+        if self.config.position.axes == 0:
+            q_at = k_at = q_at._replace(coordinates=None)
         if state is not None:
-            q_pos = jnp.broadcast_to(at, x.shape[:2])
-            k, v, k_pos, state = state.extend(k, v, q_pos)
+            refuse_packed_state(at, state)
+            q_at = self._for_each_row(counted, x.shape[0])
+            k, v, k_at, state = state.extend(k, v, q_at)
         y = attention(
-            q,
-            k,
-            v,
-            pattern=self.config.pattern,
-            term=self.place.term(),
-            q_pos=q_pos,
-            k_pos=k_pos,
+            q, k, v, pattern=pattern, term=term, q_at=q_at, k_at=k_at,
             implementation=self.config.implementation,
-        )
+        )  # fmt: skip
         assert isinstance(y, jax.Array)
         return self.out(rearrange(y, "batch heads len dim -> batch len (heads dim)")), state
+
+    def _for_each_row(self, at: Places, batch: int) -> Places:
+        """Return what a cache keeps of the places, for every row of the batch."""
+        kept = Places(
+            at.positions, coordinates=at.coordinates if self.config.position.axes else None
+        )
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape[1:])), kept)
 
     def _project(self, x: Array) -> tuple[Array, Array, Array]:
         split = "batch len (heads dim) -> batch heads len dim"

@@ -54,7 +54,7 @@ def train(config: Train, run_dir: Path | str) -> Trained:
     run = _Run(config, folder, graphdef, state, batches, checkpoints, start)
     try:
         step = make_step(graphdef, optimizer, config.accumulate, config.seed)
-        run.steps(compile_step(step, run.state, config))
+        run.steps(step)
     finally:
         run.log.close()
     checkpoints.close()
@@ -90,13 +90,14 @@ class _Run:
         config = self.config
         return Trained(self.graphdef, self.state.params, config.data, config.window, step)
 
-    def steps(self, take: Step) -> None:
+    def steps(self, step_function: Step) -> None:
         """Take all remaining steps."""
-        config = self.config
+        config, take = self.config, None
         since, tokens, pending = time.perf_counter(), 0, None
         with _StopRequest() as stop:
             for step in range(self.start + 1, config.steps + 1):
                 batch = next(self.batches)
+                take = take or compile_step(step_function, self.state, batch)
                 self.state, metrics = take(self.state, batch)
                 tokens += int(batch.weights.sum())
                 if pending is not None:

@@ -6,15 +6,14 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from einops import rearrange
 from flax import nnx
 from jax import Array
 from jaxtyping import Float
 
+from kernels.attention.places import Places
 from longctx.data.base import Batch
-from longctx.train.config import Train
 from longctx.train.state import TrainState
 
 
@@ -35,7 +34,9 @@ def summed_loss(
     graphdef: nnx.GraphDef, params: nnx.State, batch: Batch, dropout_key: Array | None
 ) -> Float[Array, ""]:
     """Return the weighted sum of the negative log-likelihoods (nats) of a batch's targets."""
-    logits, _ = nnx.merge(graphdef, params)(jnp.asarray(batch.tokens), dropout_key=dropout_key)
+    at = jax.tree.map(jnp.asarray, Places(None, batch.segments, batch.coordinates))  # pyright: ignore
+    model = nnx.merge(graphdef, params)
+    logits, _ = model(jnp.asarray(batch.tokens), at, dropout_key=dropout_key)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
     return (losses * batch.weights).sum()
 
@@ -56,7 +57,7 @@ def make_step(
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         keys = jax.random.split(key, accumulate)
         parts = jax.tree.map(
-            lambda x: rearrange(x, "(part batch) len -> part batch len", part=accumulate), batch
+            lambda x: rearrange(x, "(part batch) ... -> part batch ...", part=accumulate), batch
         )
 
         def add_part(total, part):
@@ -79,18 +80,12 @@ def make_step(
     return jax.jit(step, donate_argnums=0)
 
 
-def compile_step(step: Step, state: TrainState, config: Train) -> Step:
-    """Return the step compiled for the batches of a config, and the compiler's memory given back.
+def compile_step(step: Step, state: TrainState, batch: Batch) -> Step:
+    """Return the step compiled for batches like this one, and give the compiler's memory back.
 
     What XLA frees after compiling stays with the process under glibc, often more than the step
     itself will need; `malloc_trim` returns it.
     """
-    shape = (config.batch, config.window)
-    batch = Batch(
-        tokens=np.zeros(shape, np.int32),
-        targets=np.zeros(shape, np.int32),
-        weights=np.zeros(shape, np.float32),
-    )
     compiled = step.lower(state, batch).compile()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,5 +1,7 @@
 """Every implementation against the float32 reference: outputs, logsumexp and all gradients."""
 
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -9,14 +11,44 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.attention import IMPLEMENTATIONS, attention, merge
-from kernels.attention.spec import Pattern, Tile
+from kernels.attention import (
+    IMPLEMENTATIONS,
+    DistanceTerm,
+    Entries,
+    Pattern,
+    Places,
+    SumTerm,
+    attention,
+    merge,
+)
+from kernels.attention.spec import Tile
 from longctx.attention.patterns import Causal, Local
 from longctx.attention.positions.relative import RelativeTerm
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=["entries"], meta_fields=["least"])
+@dataclass(frozen=True)
+class Tables(DistanceTerm):
+    """Entries for the distances from `least` on, clipped at both ends."""
+
+    entries: Entries
+    least: int
+
+    @property
+    def adds_values(self):
+        return self.entries.values is not None
+
+    @property
+    def span(self):
+        return self.least, self.least + jax.tree.leaves(self.entries)[0].shape[1] - 1
+
+    def by_distance(self, distances):
+        index = np.clip(distances, *self.span) - self.least
+        return jax.tree.map(lambda table: table[:, index], self.entries)
+
+
 class Case(NamedTuple):
-    """One call: sizes, pattern, and the relative table's (heads, distances, beyond)."""
+    """One call: sizes, pattern, the tables' (heads, distances, least), and what they hold."""
 
     batch: int
     heads: int
@@ -25,17 +57,21 @@ class Case(NamedTuple):
     k_len: int
     dim: int
     pattern: Pattern
-    table: tuple[int, int, str] | None = None
+    tables: tuple[int, int, int] | None = None
+    holds: str = "embeddings"
+    documents: int = 1
 
 
 CASES = [
     Case(2, 2, 2, 300, 300, 16, Causal()),
-    Case(2, 2, 2, 300, 300, 16, Causal(), (2, 40, "clip")),
-    Case(1, 4, 2, 130, 333, 16, Causal(), (1, 500, "zero")),
-    Case(1, 2, 1, 257, 257, 8, Local(17), (2, 9, "zero")),
-    Case(1, 2, 2, 300, 300, 8, Local(200), (2, 300, "clip")),
-    Case(2, 4, 1, 5, 70, 16, Local(6), (4, 70, "clip")),
-    Case(1, 1, 1, 1, 1, 8, Causal(), (1, 1, "zero")),
+    Case(2, 2, 2, 300, 300, 16, Causal(), (2, 40, 0)),
+    Case(1, 4, 2, 130, 333, 16, Causal(), (1, 500, 0), documents=3),
+    Case(1, 2, 1, 257, 257, 8, Local(17), (2, 9, 0)),
+    Case(1, 2, 2, 300, 300, 8, Local(200), (2, 300, -2), "bias embeddings", documents=2),
+    Case(2, 4, 1, 5, 70, 16, Local(6), (4, 70, 0), "bias embeddings values"),
+    Case(1, 1, 1, 1, 1, 8, Causal(), (1, 1, 0), "bias"),
+    Case(1, 2, 1, 270, 290, 8, Causal(), (1, 33, -3), "bias values", documents=2),
+    Case(1, 2, 2, 130, 130, 8, Causal(), (2, 33, 0), "values"),
 ]
 EXACT = [name for name in IMPLEMENTATIONS if name != "reference"]
 
@@ -49,25 +85,37 @@ def arrays(case: Case, dtype=jnp.float32) -> dict:
         "k": jax.random.normal(keys[1], k_shape, dtype),
         "v": jax.random.normal(keys[2], k_shape, dtype),
     }
-    if case.table is not None:
-        heads, distances, _ = case.table
-        inputs["table"] = jax.random.normal(keys[3], (heads, distances, case.dim))
+    if case.tables is not None:
+        shape = case.tables[:2]
+        bias = jax.random.normal(keys[4], shape)
+        embeddings, values = jax.random.normal(keys[3], (2, *shape, case.dim))
+        tables = {"embeddings": embeddings, "bias": bias, "values": values}
+        inputs["entries"] = Entries(**{name: tables[name] for name in case.holds.split()})
     return inputs
+
+
+def places(case: Case, explicit: bool) -> dict:
+    """Return where the tokens stand: in documents of about equal lengths."""
+    if not explicit and case.documents == 1:
+        return {}
+    k_at = Places()
+    if explicit:
+        k_at = k_at._replace(positions=11 + jnp.arange(case.k_len)[None])
+    if case.documents > 1:
+        segments = jnp.arange(case.k_len) * case.documents // case.k_len
+        k_at = k_at._replace(segments=segments[None])
+    return {"q_at": jax.tree.map(lambda x: x[:, case.k_len - case.q_len :], k_at), "k_at": k_at}
 
 
 def run(case: Case, inputs: dict, implementation: str, explicit: bool):
     """Return (out, lse) and the gradients of a random weighting of both."""
     weights = jax.random.normal(jax.random.key(1), (case.batch, case.heads, case.q_len, case.dim))
-    positions = {}
-    if explicit:
-        k_pos = 11 + jnp.arange(case.k_len)[None]
-        positions = {"q_pos": k_pos[:, case.k_len - case.q_len :], "k_pos": k_pos}
 
     def weighted(inputs):
-        term = None if case.table is None else RelativeTerm(inputs["table"], case.table[2])
+        term = None if case.tables is None else Tables(inputs["entries"], case.tables[2])
         out, lse = attention(
             inputs["q"], inputs["k"], inputs["v"], pattern=case.pattern, term=term,
-            implementation=implementation, return_lse=True, **positions,
+            implementation=implementation, return_lse=True, **places(case, explicit),
         )  # fmt: skip
         return (out * weights).sum() + (lse * weights[..., 0]).sum(), (out, lse)
 
@@ -86,7 +134,8 @@ def relative_error(ours, theirs) -> float:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_equals_reference(case, implementation, explicit):
     inputs = arrays(case)
-    refuses = {"row_blocks": explicit, "decode": not explicit or case.q_len > 8}
+    values = case.tables is not None and "values" in case.holds
+    refuses = {"row_blocks": explicit or values, "decode": not explicit or case.q_len > 8}
     if refuses.get(implementation):
         with pytest.raises(NotImplementedError):
             run(case, inputs, implementation, explicit)
@@ -96,8 +145,9 @@ def test_equals_reference(case, implementation, explicit):
     np.testing.assert_allclose(out, want_out, atol=1e-5)
     np.testing.assert_allclose(lse, want_lse, atol=1e-5)
     assert grads.keys() == want_grads.keys()
-    for name in grads:
-        assert relative_error(grads[name], want_grads[name]) <= 1e-5, name
+    paths = jax.tree_util.tree_leaves_with_path(grads)
+    for (path, ours), theirs in zip(paths, jax.tree.leaves(want_grads), strict=True):
+        assert relative_error(ours, theirs) <= 1e-5, path
 
 
 @pytest.mark.parametrize("implementation", ["blockwise", "row_blocks"])
@@ -109,22 +159,22 @@ def test_bfloat16_stays_near_the_float32_reference(implementation):
     (want, _), want_grads = run(case, exact, "reference", explicit=False)
     assert out.dtype == jnp.bfloat16
     assert relative_error(out, want) <= 2e-2
-    for name in grads:
-        assert relative_error(grads[name], want_grads[name]) <= 2e-2, name
+    for ours, theirs in zip(jax.tree.leaves(grads), jax.tree.leaves(want_grads), strict=True):
+        assert relative_error(ours, theirs) <= 2e-2
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_row_without_keys_is_zero_forward_and_backward(implementation):
-    case = Case(1, 2, 2, 4, 6, 8, Causal(), (2, 3, "clip"))
+    case = Case(1, 2, 2, 4, 6, 8, Causal(), (2, 3, 0), "bias embeddings values")
     inputs = arrays(case)
-    k_pos = jnp.array([[-1, 5, 6, -1, 7, 8]])
-    q_pos = jnp.array([[3, 5, -1, 8]])
+    k_at = Places(jnp.array([[-1, 5, 6, -1, 7, 8]]))
+    q_at = Places(jnp.array([[3, 5, -1, 8]]))
 
     def weighted(inputs):
-        term = RelativeTerm(inputs["table"], "clip")
         out, lse = attention(
-            inputs["q"], inputs["k"], inputs["v"], pattern=Causal(), term=term, q_pos=q_pos,
-            k_pos=k_pos, implementation=implementation, return_lse=True,
+            inputs["q"], inputs["k"], inputs["v"], pattern=Causal(),
+            term=Tables(inputs["entries"], 0), q_at=q_at, k_at=k_at,
+            implementation=implementation, return_lse=True,
         )  # fmt: skip
         return (out**2).sum(), (out, lse)
 
@@ -146,12 +196,12 @@ def test_a_row_without_keys_is_zero_forward_and_backward(implementation):
 
 def test_merge_joins_attention_over_two_sets_of_keys():
     inputs = arrays(Case(1, 2, 2, 3, 20, 8, Causal()))
-    k_pos, q_pos = jnp.arange(20)[None], jnp.array([[2, 9, 30]])
+    k_pos, q_at = jnp.arange(20)[None], Places(jnp.array([[2, 9, 30]]))
 
     def over(keys: slice):
         return attention(
             inputs["q"], inputs["k"][:, :, keys], inputs["v"][:, :, keys], pattern=Causal(),
-            q_pos=q_pos, k_pos=k_pos[:, keys], return_lse=True,
+            q_at=q_at, k_at=Places(k_pos[:, keys]), return_lse=True,
         )  # fmt: skip
 
     out, lse = merge(over(slice(0, 8)), over(slice(8, 20)))
@@ -191,11 +241,32 @@ def test_bad_calls_say_what_is_wrong():
         attention(q, q, q, pattern=Causal(), implementation="flash")
     with pytest.raises(ValueError, match="need explicit"):
         attention(q, q[:, :, :2], q[:, :, :2], pattern=Causal())
-    with pytest.raises(ValueError, match="together"):
-        attention(q, q, q, pattern=Causal(), q_pos=jnp.arange(6)[None])
+    some = Places(positions=jnp.arange(6)[None])
+    with pytest.raises(ValueError, match="positions for queries and keys, or for neither"):
+        attention(q, q, q, pattern=Causal(), q_at=some, k_at=Places())
+    with pytest.raises(ValueError, match=r"\(1, 6\) of 5 keys must be \[1 or 1, 5\]"):
+        attention(q, q[:, :, :5], q[:, :, :5], pattern=Causal(), q_at=some, k_at=some)
     long = jnp.zeros((1, 1, 4097, 8))
     with pytest.raises(NotImplementedError, match="up to 4096 keys"):
         attention(long, long, long, pattern=Causal(), implementation="row_blocks")
+
+
+@pytest.mark.parametrize("implementation", EXACT)
+def test_the_sum_of_terms_adds_up(implementation):
+    case = Case(1, 2, 2, 7, 7, 8, Causal(), (2, 5, 0), "bias embeddings values")
+    inputs = arrays(case)
+    one = Tables(inputs["entries"], 0)
+    two = Tables(inputs["entries"]._replace(values=None), 0)
+    double = Tables(Entries(*(2 * x for x in inputs["entries"][:2]), inputs["entries"].values), 0)
+    at = Places(jnp.arange(7)[None])
+    call = partial(attention, inputs["q"], inputs["k"], inputs["v"], pattern=Causal(), q_at=at)
+    want = call(term=double, implementation="reference")
+    if implementation == "row_blocks":
+        at, one, double = Places(), two, Tables(double.entries._replace(values=None), 0)
+        call = partial(attention, inputs["q"], inputs["k"], inputs["v"], pattern=Causal())
+        want = call(term=double, implementation="reference")
+    ours = call(term=SumTerm((one, two)), implementation=implementation)
+    np.testing.assert_allclose(ours, want, atol=1e-5)
 
 
 def temporary_bytes(implementation: str, length: int) -> int:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from kernels.attention import Places
 from longctx.attention.positions import RelativeEmbedding, RoPE, Sinusoidal
 from longctx.attention.positions.relative import RelativeTerm
 
@@ -16,7 +17,7 @@ def test_relative_embedding_is_a_dot_product_by_distance(beyond, tables):
     q = jax.random.normal(jax.random.key(0), (1, 2, 6, 4))
     table = jax.random.normal(jax.random.key(1), (tables, 3, 4))
     q_pos, k_pos = jnp.array([[10, 11, 12, 13, 14, 15]]), jnp.array([[8, 14, 10]])
-    scores = RelativeTerm(table, beyond).dense(q, q_pos, k_pos)
+    scores = RelativeTerm(table, beyond).scores(q, Places(q_pos), Places(k_pos))
     for head in range(2):
         for i, query in enumerate(q_pos[0]):
             for j, key in enumerate(k_pos[0]):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from kernels.attention import Places
 from longctx.attention.layer import Attention
 from longctx.attention.patterns import Local
 from longctx.attention.positions import NoPosition, RelativeEmbedding, RoPE, Sinusoidal
@@ -42,7 +43,7 @@ class Compiled:
         self._call = jax.jit(lambda p, x, at, state: nnx.merge(graphdef, p)(x, at, state))
         self.init_state, self.grow_state = self.model.init_state, self.model.grow_state
 
-    def __call__(self, x, at=None, state=None):
+    def __call__(self, x, at=Places(), state=None):
         return self._call(self.params, x, at, state)
 
 
@@ -88,7 +89,7 @@ def test_rows_of_different_lengths_continue_alone(name):
     x, model = tokens(), build(name)
     lengths = (7, 20)
     at = jnp.stack([jnp.where(jnp.arange(20) < n, jnp.arange(20), -1) for n in lengths])
-    first, state = model(x[:, :20], at, model.init_state(2, LENGTH))
+    first, state = model(x[:, :20], Places(at), model.init_state(2, LENGTH))
     more = jnp.stack([x[row, n : n + 10] for row, n in enumerate(lengths)])
     second, _ = model(more, state=state)
     for row, n in enumerate(lengths):
@@ -101,13 +102,13 @@ def test_rows_of_different_lengths_continue_alone(name):
 def test_shifting_all_positions_changes_nothing(name):
     x, model = tokens(), build(name)
     plain, _ = model(x)
-    shifted, _ = model(x, 1000 + jnp.arange(LENGTH)[None])
+    shifted, _ = model(x, Places(1000 + jnp.arange(LENGTH)[None]))
     np.testing.assert_allclose(shifted, plain, atol=2e-5)
 
 
 def test_sinusoids_do_see_a_shift():
     x, model = tokens(), build("sinusoidal")
-    assert not np.allclose(model(x)[0], model(x, 1000 + jnp.arange(LENGTH)[None])[0], atol=1e-2)
+    assert not np.allclose(model(x)[0], model(x, Places(1000 + jnp.arange(LENGTH)[None]))[0], atol=1e-2)
 
 
 @every_variant

@@ -1,10 +1,12 @@
 """What a position scheme may do, at its three places: embedding, queries and keys, or score."""
 
+from typing import ClassVar, Self
+
 from flax import nnx
 from jax import Array
 from jaxtyping import Float, Int
 
-from kernels.attention.spec import Term
+from kernels.attention.term import Term
 
 
 class EmbeddingPlace(nnx.Module):
@@ -32,6 +34,24 @@ class AttentionPlace(nnx.Module):
 
 class Position:
     """A position scheme: a frozen dataclass that builds the modules for its places."""
+
+    paper: ClassVar[str] = ""
+    """Where it is from, in a few words."""
+
+    @classmethod
+    def small(cls) -> tuple[Self, ...]:
+        """Return instances at the scale of tests: about 40 tokens, 4 heads of width 4."""
+        return (cls(),)
+
+    @property
+    def axes(self) -> int:
+        """How many coordinates of a token it reads, besides the position."""
+        return 0
+
+    @property
+    def limit(self) -> int | None:
+        """How many positions it knows; None is any number."""
+        return None
 
     def in_embedding(self, model: int, rngs: nnx.Rngs) -> EmbeddingPlace | None:
         """Return what acts on the embeddings of width `model`, once per network."""

@@ -11,7 +11,7 @@ from flax import nnx
 from jax import Array
 from jaxtyping import Float
 
-from kernels.attention.spec import Term
+from kernels.attention.term import DistanceTerm, Entries
 from longctx.attention.positions.base import AttentionPlace, Position
 
 
@@ -48,7 +48,7 @@ class _Table(AttentionPlace):
 
 @partial(jax.tree_util.register_dataclass, data_fields=["table"], meta_fields=["beyond"])
 @dataclass(frozen=True)
-class RelativeTerm(Term):
+class RelativeTerm(DistanceTerm):
     """The score term `q . e_distance`; distances below 0 use the embedding of 0."""
 
     table: Float[Array, "tables distances dim"]
@@ -59,14 +59,9 @@ class RelativeTerm(Term):
         last = self.table[:, -1:] if self.beyond == "clip" else jnp.zeros_like(self.table[:, :1])
         return jnp.concatenate([self.table, last], axis=1)
 
-    def dense(self, q, q_pos, k_pos):
-        distance = jnp.clip(q_pos[:, :, None] - k_pos[:, None, :], 0, self.table.shape[1])
-        table = jnp.broadcast_to(self._padded(), (q.shape[1], self.table.shape[1] + 1, q.shape[3]))
-        band = jnp.einsum(
-            "bhqd,hud->bhqu", q, table.astype(q.dtype), preferred_element_type=jnp.float32
-        )
-        index = jnp.broadcast_to(distance[:, None], (*q.shape[:3], k_pos.shape[1]))
-        return jnp.take_along_axis(band, index, axis=-1)
+    @property
+    def span(self):
+        return 0, self.table.shape[1]
 
     def by_distance(self, distances):
-        return self._padded()[:, np.clip(distances, 0, self.table.shape[1])]
+        return Entries(embeddings=self._padded()[:, np.clip(distances, *self.span)])
