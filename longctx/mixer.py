@@ -1,7 +1,7 @@
 """What mixes tokens: one verb for training, prefill, decoding and recurrence."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from flax import nnx
 from jax import Array
@@ -42,8 +42,28 @@ class Mixer(nnx.Module):
         raise NotImplementedError
 
 
+def refuse_packed_state(at: Places, state: Any) -> None:
+    """Refuse several documents in a row that continues a state, which belongs to one of them.
+
+    Raises:
+        ValueError: both segments and a state are given.
+    """
+    if state is not None and at.segments is not None:
+        raise ValueError(
+            "packed documents can't continue a state; feed each document in its own row"
+        )
+
+
 class MixerConfig(ABC):
     """A frozen dataclass that builds a mixer."""
+
+    paper: ClassVar[str] = ""
+    """The source in a few words, e.g. "Press et al. 2022"."""
+
+    @classmethod
+    def small(cls) -> tuple[Self, ...]:
+        """Return instances for tests: about 40 tokens, width 16; the property kit runs each."""
+        return (cls(),)
 
     @abstractmethod
     def build(self, model: int, dtype: DTypeLike, rngs: nnx.Rngs) -> Mixer:

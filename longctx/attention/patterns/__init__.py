@@ -1,7 +1,30 @@
-"""Which pairs of tokens may talk; one file per pattern."""
+"""Which pairs of tokens may talk; one file per pattern.
+
+A new file needs no line here: `longctx.variants.members` finds it. These names are shortcuts.
+"""
 
 from kernels.attention.spec import Pattern
 from longctx.attention.patterns.causal import Causal
+from longctx.attention.patterns.dilated import Dilated
+from longctx.attention.patterns.fixed import Fixed
+from longctx.attention.patterns.full import Full
+from longctx.attention.patterns.global_ import Global
+from longctx.attention.patterns.intersection import Intersection
 from longctx.attention.patterns.local import Local
+from longctx.attention.patterns.prefix import Prefix
+from longctx.attention.patterns.strided import Strided
+from longctx.attention.patterns.union import Union
 
-__all__ = ["Causal", "Local", "Pattern"]
+__all__ = [
+    "Causal",
+    "Dilated",
+    "Fixed",
+    "Full",
+    "Global",
+    "Intersection",
+    "Local",
+    "Pattern",
+    "Prefix",
+    "Strided",
+    "Union",
+]

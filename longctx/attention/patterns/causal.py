@@ -9,6 +9,12 @@ from kernels.attention.spec import Pattern, Tile
 class Causal(Pattern):
     """A query sees itself and everything before it."""
 
+    paper = "Vaswani et al. 2017"
+
+    @property
+    def relative(self) -> bool:
+        return True
+
     def allows(self, q_pos, k_pos):
         return k_pos <= q_pos
 
