@@ -77,15 +77,3 @@ class MixerConfig(ABC):
     def position_scheme(self) -> Position:
         """How place enters; the network asks it what it does to the token embeddings."""
         return NoPosition()
-
-
-def refuse_packed_state(at: Places, state: Any) -> None:
-    """Check that packed documents do not continue a state.
-
-    Raises:
-        ValueError: they do.
-    """
-    if state is not None and at.segments is not None:
-        raise ValueError(
-            "packed documents (segments) can't continue a state; feed each document in its own row"
-        )

@@ -94,6 +94,8 @@ class AttentionLayer(Mixer):
             q_at = k_at = q_at._replace(coordinates=None)
         if state is not None:
             refuse_packed_state(at, state)
+            if pattern.prefix is None:
+                raise ValueError(f"{pattern} sees ahead, so it can't continue a state")
             q_at = self._for_each_row(counted, x.shape[0])
             k, v, k_at, state = state.extend(k, v, q_at)
         y = attention(

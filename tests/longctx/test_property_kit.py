@@ -108,7 +108,9 @@ def test_shifting_all_positions_changes_nothing(name):
 
 def test_sinusoids_do_see_a_shift():
     x, model = tokens(), build("sinusoidal")
-    assert not np.allclose(model(x)[0], model(x, Places(1000 + jnp.arange(LENGTH)[None]))[0], atol=1e-2)
+    assert not np.allclose(
+        model(x)[0], model(x, Places(1000 + jnp.arange(LENGTH)[None]))[0], atol=1e-2
+    )
 
 
 @every_variant
