@@ -119,7 +119,7 @@ def test_dropout_differs_between_steps_and_repeats_with_the_step():
 def test_parts_of_a_batch_drop_different_entries():
     graphdef, _, state = initialise(TINY)
     half = batch(np.ones((1, 16)))
-    twice = Batch(*(np.concatenate([x, x]) for x in half))
+    twice = jax.tree.map(lambda x: np.concatenate([x, x]), half)
     optimizer = optax.sgd(1.0)
     step = make_step(graphdef, optimizer, 2, seed=0)
     key = jax.random.split(jax.random.fold_in(jax.random.key(0), 0), 2)
