@@ -1,0 +1,1 @@
+"""What mixes tokens other than attention; one file per mixer, each found by itself."""
