@@ -28,6 +28,12 @@ from longctx.variants import members
 LENGTH = 40
 MEMBERS = {n: c for n, c in members(Pattern).items() if c.__module__.startswith("longctx.")}
 SMALL = [pattern for kind in MEMBERS.values() for pattern in kind.small()]
+DEGENERATE = [
+    *(Local(1), Local(1, ahead=1), Prefix(0), Prefix(1), Strided(1), Strided(2), Global(1)),
+    *(Dilated(1), Dilated(3, rate=1), Dilated(1, rate=1)),
+    *(Fixed(1, 0), Fixed(1, 1), Fixed(4, 4), Fixed(4, 3), Fixed(3, 1)),
+    *(Full() & Full(), Causal() | Full(), Union((Local(2),)), Intersection((Dilated(2),))),
+]
 every_pattern = pytest.mark.parametrize("pattern", SMALL, ids=str)
 
 
@@ -119,7 +125,7 @@ def test_every_pattern_is_here():
     assert {type(pattern) for pattern in SMALL} == set(DEFINITIONS)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(pattern=patterns)
 def test_pairs_are_those_of_the_definition(pattern):
     allowed = table(pattern)
@@ -146,18 +152,18 @@ def looked_at(allowed: np.ndarray) -> Tile:
     return Tile.PARTIAL if allowed.any() else Tile.SKIP
 
 
-@every_pattern
+@pytest.mark.parametrize("pattern", [*SMALL, *DEGENERATE], ids=str)
 def test_every_small_tile_is_classified_exactly(pattern):
-    """All tiles of the first 10 positions, and those that many positions later."""
+    """All tiles of the first 9 positions, and those that many positions later."""
     allowed = table(pattern)
-    spans = list(combinations_with_replacement(range(10), 2))
-    for shift, ((a, b), (c, d)) in product((0, 17), product(spans, spans)):
+    spans = list(combinations_with_replacement(range(9), 2))
+    for shift, ((a, b), (c, d)) in product((0, 15), product(spans, spans)):
         tile = (a + shift, b + shift, c, d)
         want = looked_at(allowed[a + shift : b + shift + 1, c : d + 1])
         assert pattern.classify(*tile) is want, tile
 
 
-@settings(max_examples=400)
+@settings(max_examples=300)
 @given(
     pattern=patterns,
     q_first=st.integers(0, 39),
@@ -199,7 +205,7 @@ def test_the_window_is_the_smallest_that_holds_every_key(pattern):
         assert wanted == pattern.window
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(pattern=patterns)
 def test_no_key_is_outside_the_window(pattern):
     allowed = table(pattern)
@@ -224,7 +230,7 @@ def test_relative_patterns_are_those_that_a_shift_leaves_alone(pattern):
     assert pattern.relative == shift_invariant(table(pattern))
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(pattern=patterns)
 def test_what_is_called_relative_is_invariant_to_shifts(pattern):
     assert not pattern.relative or shift_invariant(table(pattern))
@@ -240,7 +246,7 @@ def test_the_prefix_is_what_sees_ahead(pattern):
         assert np.flatnonzero(np.triu(allowed, 1).any(axis=0)).max(initial=-1) + 1 == pattern.prefix
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(pattern=patterns)
 def test_nobody_sees_ahead_of_the_prefix(pattern):
     if pattern.prefix is not None:
