@@ -1,19 +1,37 @@
 """Families of variants: each member is a frozen dataclass in a file of its own.
 
 On the command line and in messages a variant is spelled like the call that makes it,
-`RelativeEmbedding(max_distance=256)`; `parse` reads that without evaluating anything.
+`RelativeEmbedding(max_distance=256)`, or with operators, `Local(256) | Global(4) & Causal()`;
+`parse` reads that without evaluating anything.
 """
 
 import ast
 import dataclasses
 import difflib
-from typing import Any, TypeVar
+import importlib
+import operator
+import pkgutil
+from itertools import chain, repeat
+from typing import Any, TypeVar, get_args, get_type_hints
 
 Family = TypeVar("Family")
 
+HOMES = {
+    "MixerConfig": ["longctx.attention.layer", "longctx.mixers"],
+    "Pattern": ["longctx.attention.patterns"],
+    "Position": ["longctx.attention.positions"],
+}
+"""The packages (all their modules) and modules that hold a family's members, by its name."""
+
+OPERATORS = {ast.BitAnd: operator.and_, ast.BitOr: operator.or_}
+
 
 def members(family: type) -> dict[str, type]:
-    """Return the concrete classes of a family that are defined so far, by name."""
+    """Return the concrete classes of a family by name: all of its homes, and others so far."""
+    for name in HOMES.get(family.__name__, []):
+        home = importlib.import_module(name)
+        for module in pkgutil.iter_modules(getattr(home, "__path__", []), f"{name}."):
+            importlib.import_module(module.name)
     found: dict[str, type] = {}
     for child in family.__subclasses__():
         found |= members(child)
@@ -25,47 +43,92 @@ def members(family: type) -> dict[str, type]:
 def spell(variant: Any) -> str:
     """Return the text that `parse` reads: the fields that differ from their defaults."""
     fields = [
-        f"{field.name}={getattr(variant, field.name)!r}"
+        f"{field.name}={_spell_value(getattr(variant, field.name))}"
         for field in dataclasses.fields(variant)
         if getattr(variant, field.name) != field.default
     ]
     return f"{type(variant).__name__}({', '.join(fields)})"
 
 
+def _spell_value(value: Any) -> str:
+    if isinstance(value, tuple):
+        items = [_spell_value(item) for item in value]
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+    return spell(value) if dataclasses.is_dataclass(value) else repr(value)
+
+
 def parse(text: str, family: type[Family]) -> Family:
     """Return the variant that `text` spells, e.g. `Local(size=512)` or `Causal`.
 
+    Where a field's type names a family, its value may be a variant, e.g. `Attention(pattern=Full)`.
+
     Raises:
-        ValueError: no such variant or field, or a value that is not a literal.
+        ValueError: no such variant or field, or a value that is neither literal nor variant.
     """
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:
         raise ValueError(f"can't read {text!r}; write it like Name(field=value)") from None
-    return _build(tree, text, family)
+    return _variant(tree, text, [family])
 
 
-def _build(tree: ast.expr, text: str, family: type) -> Any:
+def _variant(tree: ast.expr, text: str, families: list[type]) -> Any:
+    if isinstance(tree, ast.BinOp) and type(tree.op) in OPERATORS:
+        sides = [_variant(side, text, families) for side in (tree.left, tree.right)]
+        return _build(OPERATORS[type(tree.op)], sides, {}, text)
     call = tree if isinstance(tree, ast.Call) else ast.Call(tree, [], [])
     if not isinstance(call.func, ast.Name):
         raise ValueError(f"can't read {text!r}; write it like Name(field=value)")
-    known = members(family)
+    known = {name: kind for family in families for name, kind in _choices(family).items()}
     name = call.func.id
     if name not in known:
-        raise ValueError(f"{name!r} is no {family.__name__}. {did_you_mean(name, sorted(known))}")
-    try:
-        args = [ast.literal_eval(value) for value in call.args]
-        fields = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-    except (ValueError, TypeError):
-        raise ValueError(f"the values in {text!r} must be literals") from None
-    unknown = set(fields) - set(known[name].__dataclass_fields__)
+        wanted = " or ".join(family.__name__ for family in families)
+        raise ValueError(f"{name!r} is no {wanted}. {did_you_mean(name, sorted(known))}")
+    hints = get_type_hints(known[name])
+    fields = [field.name for field in dataclasses.fields(known[name])]
+    unknown = {str(word.arg) for word in call.keywords} - set(fields)
     if unknown:
-        given, right = sorted(unknown)[0], sorted(known[name].__dataclass_fields__)
-        raise ValueError(f"{name} has no field {given!r}. {did_you_mean(given, right)}")
+        given = sorted(unknown)[0]
+        raise ValueError(f"{name} has no field {given!r}. {did_you_mean(given, sorted(fields))}")
+    positional = chain((hints[field] for field in fields), repeat(None))
+    args = [_value(*given, text) for given in zip(call.args, positional, strict=False)]
+    named = {str(w.arg): _value(w.value, hints[str(w.arg)], text) for w in call.keywords}
+    return _build(known[name], args, named, text)
+
+
+def _build(kind: Any, args: list, fields: dict[str, Any], text: str) -> Any:
     try:
-        return known[name](*args, **fields)
+        return kind(*args, **fields)
     except TypeError as error:
         raise ValueError(f"can't build {text!r}: {error}") from None
+
+
+def _value(tree: ast.expr, hint: Any, text: str) -> Any:
+    """Return what `tree` spells for a field whose type is `hint`."""
+    families = _families(hint)
+    if families and isinstance(tree, ast.Tuple):
+        return tuple(_value(item, hint, text) for item in tree.elts)
+    if hint in families or (families and isinstance(tree, ast.Call | ast.Name | ast.BinOp)):
+        return _variant(tree, text, families)
+    try:
+        return ast.literal_eval(tree)
+    except (ValueError, TypeError):
+        raise ValueError(f"the values in {text!r} must be literals") from None
+
+
+def _families(hint: Any) -> list[type]:
+    """Return the classes in a type that have variants: Pattern of `tuple[Pattern, ...]`."""
+    if isinstance(hint, type):
+        return [hint] if _choices(hint) else []
+    return [family for part in get_args(hint) for family in _families(part)]
+
+
+def _choices(family: type) -> dict[str, type]:
+    """Return the dataclasses that a value of this type may be, by name."""
+    found = members(family)
+    if not getattr(family, "__abstractmethods__", None):
+        found[family.__name__] = family
+    return {name: kind for name, kind in found.items() if dataclasses.is_dataclass(kind)}
 
 
 def did_you_mean(given: str, known: list[str]) -> str:

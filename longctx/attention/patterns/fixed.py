@@ -44,7 +44,7 @@ class Fixed(Pattern):
         offset = k_first % self.block
         next_summary = k_first + max(plain - offset, 0)
         next_plain = k_first if offset < plain else k_first + self.block - offset
-        summarised = self.summary > 0 and next_summary <= min(k_last, q_last)
+        summarised = self.summary > 0 and next_summary <= k_last
         if k_last // self.block < q_first // self.block and not summarised:
             return Tile.SKIP
         all_summary = plain == 0 or next_plain > k_last
