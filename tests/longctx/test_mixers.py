@@ -1,6 +1,7 @@
 """The baselines, held to their equations token by token in float64, and to what a mixer owes."""
 
 from functools import cache
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -85,8 +86,10 @@ class Compiled:
 
     def expected(self, x, at=EVERYWHERE, params=None):
         """Return the equation's outputs: every document alone, padding left out, 0 there."""
-        exact = [np.asarray(a, np.float64) for a in jax.tree.leaves(self.params)]
-        params = jax.tree.unflatten(jax.tree.structure(self.params), params or exact)
+        leaves, structure = jax.tree.flatten(self.params)
+        exact = params or [np.asarray(leaf, np.float64) for leaf in leaves]
+        named = nnx.to_pure_dict(jax.tree.unflatten(structure, exact))
+        equation, x = EQUATIONS[type(self.config)], np.asarray(x, np.float64)
         segments = np.zeros(x.shape[:2], int) if at.segments is None else np.array(at.segments)
         segments = np.broadcast_to(segments, x.shape[:2]).copy()
         if at.positions is not None:
@@ -94,9 +97,8 @@ class Compiled:
         y = np.zeros(x.shape)
         for row, column in enumerate(segments):
             for document in set(column) - {-1}:
-                inputs = np.asarray(x[row, column == document], np.float64)
-                equation = EQUATIONS[type(self.config)]
-                y[row, column == document] = equation(self.config, nnx.to_pure_dict(params), inputs)
+                these = (row, column == document)
+                y[these] = equation(self.config, named, x[these])
         return y
 
 
@@ -120,11 +122,10 @@ def test_the_pass_is_the_equation(config):
 
 
 @every_config
-@pytest.mark.parametrize("cuts", [(1, 2), (7, 20, 39)], ids=str)
-def test_any_chunking_gives_the_whole(config, cuts):
+def test_any_chunking_gives_the_whole(config):
     model, x = build(config), inputs()
     state, parts = model.layer.init_state(2, LENGTH), []
-    for start, end in zip((0, *cuts), (*cuts, LENGTH), strict=True):
+    for start, end in pairwise((0, 1, 2, 15, LENGTH)):
         part, state = model(x[:, start:end], state=state)
         parts.append(part)
     np.testing.assert_allclose(jnp.concatenate(parts, axis=1), model(x)[0], atol=1e-5)
@@ -143,7 +144,7 @@ def test_token_by_token_in_a_scan_gives_the_whole(config):
 
 
 @every_config
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(st.lists(st.booleans(), min_size=2 * LENGTH, max_size=2 * LENGTH))
 def test_padding_anywhere_leaves_the_state_as_it_was(config, drawn):
     """Cut where the padding is, too: chunks of 15 and 25 tokens."""
@@ -158,7 +159,7 @@ def test_padding_anywhere_leaves_the_state_as_it_was(config, drawn):
 
 
 @every_config
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=40, max_size=40))
 def test_packed_documents_are_the_documents_apart(config, drawn):
     """Documents and stretches of padding of random lengths; the first 40 tokens of them."""
@@ -223,6 +224,7 @@ def test_the_gradient_is_the_slope_of_the_equation(config):
     point = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves((model.params, x))]
     for place, grad in enumerate(grads):
         assert np.isfinite(grad).all()
+        assert np.any(grad)
         direction = rng.normal(size=grad.shape)
 
         def along(step, place=place, direction=direction):
@@ -233,15 +235,6 @@ def test_the_gradient_is_the_slope_of_the_equation(config):
 
         slope = (along(1e-5) - along(-1e-5)) / 2e-5
         np.testing.assert_allclose((grad * direction).sum(), slope, rtol=1e-3, atol=1e-3)
-
-
-@every_config
-def test_every_parameter_gets_a_gradient(config):
-    model, x = build(config), inputs()
-    loss = jax.jit(jax.grad(lambda params: (model.apply(params, x, MIXED, None)[0] ** 2).sum()))
-    for path, grad in jax.tree_util.tree_leaves_with_path(loss(model.params)):
-        assert np.isfinite(grad).all(), path
-        assert np.any(grad), path
 
 
 @every_config
@@ -303,8 +296,7 @@ def test_gradients_of_cells_sum_in_float32():
     assert np.abs(rough - exact).max() <= 5e-2 * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("kernel", [1, 2, 5])
-@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize(("kernel", "layers"), [(1, 3), (4, 1), (4, 3)])
 def test_layers_of_convolution_see_what_the_paper_says(kernel, layers):
     model, x, t = build(CausalConv(kernel=kernel)), inputs(1), 20
 
@@ -313,7 +305,7 @@ def test_layers_of_convolution_see_what_the_paper_says(kernel, layers):
             x, _ = model(x)
         return x[0, t].sum()
 
-    slope = jax.grad(stack)(x)[0]
+    slope = jax.jit(jax.grad(stack))(x)[0]
     seen = [place for place in range(LENGTH) if np.any(slope[place])]
     assert seen == list(range(t - layers * (kernel - 1), t + 1))
 
@@ -347,7 +339,7 @@ def test_sums_over_16k_equal_tokens_do_not_saturate(cut):
 
 def test_features_that_vanish_leave_no_nan():
     model, x = build(LinearAttention(heads=4)), 1e4 * inputs()
-    y, slope = jax.value_and_grad(lambda x: (model(x)[0] ** 2).sum())(x)
+    y, slope = jax.jit(jax.value_and_grad(lambda x: (model(x)[0] ** 2).sum()))(x)
     assert np.isfinite(y)
     assert np.isfinite(slope).all()
 
