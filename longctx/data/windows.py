@@ -17,6 +17,15 @@ def bounded(sequence: Int[np.ndarray, " len"], boundary: int) -> Int[np.ndarray,
     return np.concatenate([[boundary], sequence, [boundary]]).astype(np.int32)
 
 
+def bounded_part(
+    sequence: Int[np.ndarray, " len"], boundary: int, start: int, stop: int
+) -> Int[np.ndarray, " part"]:
+    """Return `bounded(sequence, boundary)[start:stop]` without copying the rest."""
+    before = np.full(int(start == 0), boundary, np.int32)
+    after = np.full(int(stop >= len(sequence) + 2), boundary, np.int32)
+    return np.concatenate([before, sequence[max(start - 1, 0) : stop - 1], after]).astype(np.int32)
+
+
 def _window(piece: np.ndarray, start: int, length: int, weights: np.ndarray | None = None) -> Batch:
     """Return inputs and targets of one window, padded with weight 0."""
     part = piece[start : start + length + 1]
