@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int, UInt16
+from jaxtyping import Int
 
 from longctx.data.base import SPLITS, DataConfig, Split
 from longctx.data.tokenizers import Bytes, Tokenizer
 
-Tokens = UInt16[np.ndarray, " len"] | Int[np.ndarray, " len"]
+Tokens = Int[np.ndarray, " len"]
 
 
 class Document(NamedTuple):
@@ -94,7 +94,7 @@ class Documents(DataConfig):
 
     @cached_property
     def _encoded(self) -> list[_Encoded]:
-        small = len(self.tokenizer.names) <= 1 << 16
+        small = len(self.tokenizer.names) <= 1 << 15
         found = []
         for document in self.documents():
             try:
@@ -103,7 +103,7 @@ class Documents(DataConfig):
                 raise ValueError(f"{document.name}: {error}") from None
             if len(tokens):
                 digest = hashlib.sha256(document.text.encode()).hexdigest()
-                tokens = tokens.astype(np.uint16 if small else np.int32)
+                tokens = tokens.astype(np.int16 if small else np.int32)
                 found.append(_Encoded(digest, document.name, self._split(document), tokens))
         if not found:
             raise ValueError(f"{self} holds no text: every document is empty")

@@ -38,6 +38,11 @@ def _window(piece: np.ndarray, start: int, length: int, weights: np.ndarray | No
     )
 
 
+def _stack(rows: list[Batch]) -> Batch:
+    tokens, targets, weights = zip(*(row[:3] for row in rows), strict=True)
+    return Batch(np.stack(tokens), np.stack(targets), np.stack(weights))
+
+
 @dataclass(frozen=True)
 class RandomCrop(grain.transforms.RandomMap):
     """Cuts a window of `length` predictions out of a piece, starting at a whole step.
@@ -107,8 +112,8 @@ def evaluation_batches(
             rows.append(_window(piece, start, window, weights))
             scored = end
             if len(rows) == batch:
-                yield Batch(*map(np.stack, zip(*rows, strict=True)))
+                yield _stack(rows)
                 rows = []
     if rows:
         rows += [empty] * (batch - len(rows))
-        yield Batch(*map(np.stack, zip(*rows, strict=True)))
+        yield _stack(rows)

@@ -31,9 +31,9 @@ class HuggingFace(Tokenizer):
 
     @cached_property
     def _tokenizer(self) -> Any:
-        library = import_extra("tokenizers", "text")
+        library, content = import_extra("tokenizers", "text"), self._content
         try:
-            return library.Tokenizer.from_buffer(self._content)
+            return library.Tokenizer.from_buffer(content)
         except Exception as error:  # the library raises nothing narrower
             raise ValueError(
                 f"{self.file} is no tokenizer.json ({error}); save one with Tokenizer.save"
