@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longctx.data.base import DataConfig
 from longctx.data.windows import evaluation_batches, training_batches
 
 
@@ -116,3 +117,28 @@ def test_seeds_decide_the_order():
 def test_an_empty_split_is_refused():
     with pytest.raises(ValueError, match="no piece"):
         training_batches([], Letters(), 4, 1, 0)
+
+
+class Pieces(DataConfig):
+    """Four pieces to train on, two to validate on."""
+
+    def vocabulary(self):
+        return Letters()
+
+    def sequences(self, split):
+        lengths = {"train": (12, 40, 41, 90), "valid": (30, 50), "test": ()}[split]
+        return tuple(100 * i + np.arange(1, n + 1) for i, n in enumerate(lengths))
+
+
+def test_a_data_set_trains_on_crops_and_evaluates_on_windows():
+    ours, theirs = Pieces().training_batches(16, 2, 5), batches(5)
+    for _ in range(5):
+        for one, other in zip(next(ours)[:3], next(theirs)[:3], strict=True):
+            np.testing.assert_array_equal(one, other)
+    scored = [
+        batch.targets[batch.weights > 0]
+        for batch in Pieces().evaluation_batches("valid", window=16, stride=4, batch=3)
+    ]
+    np.testing.assert_array_equal(
+        sorted(np.concatenate(scored)), np.concatenate(Pieces().sequences("valid"))
+    )
