@@ -3,10 +3,11 @@
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
+import grain
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -81,6 +82,52 @@ class DataConfig(ABC):
     @abstractmethod
     def sequences(self, split: Split) -> Sequence[Int[np.ndarray, " _"]]:
         """Return the encoded pieces of one split, without boundaries, in a fixed order."""
+
+    def manifest(self) -> dict[str, str]:
+        """Return what tells these data from others of the same config: versions, hashes."""
+        return {}
+
+    def training_batches(self, window: int, batch: int, seed: int) -> grain.DatasetIterator:
+        """Return an endless iterator of `Batch`, here of random crops, whose state restores.
+
+        Raises:
+            ValueError: the training split is empty.
+        """
+        from longctx.data.windows import training_batches  # which needs `Batch` from here
+
+        return training_batches(self.sequences("train"), self.vocabulary(), window, batch, seed)
+
+    def evaluation_batches(
+        self, split: Split, window: int, stride: int, batch: int
+    ) -> Iterator[Batch]:
+        """Yield batches that score every token of a split exactly once, the same every time.
+
+        Raises:
+            ValueError: `stride` does not lie in [1, window].
+        """
+        from longctx.data.windows import evaluation_batches  # which needs `Batch` from here
+
+        return evaluation_batches(self.sequences(split), self.vocabulary(), window, stride, batch)
+
+
+@dataclass(frozen=True)
+class WrappedData(DataConfig):
+    """A data set whose batches are made in another way."""
+
+    data: DataConfig
+    """Where the pieces come from."""
+
+    def vocabulary(self) -> Vocabulary:
+        """Return that of the data."""
+        return self.data.vocabulary()
+
+    def sequences(self, split: Split) -> Sequence[Int[np.ndarray, " _"]]:
+        """Return those of the data."""
+        return self.data.sequences(split)
+
+    def manifest(self) -> dict[str, str]:
+        """Return that of the data."""
+        return self.data.manifest()
 
 
 def data_hash(data: DataConfig, split: Split) -> str:

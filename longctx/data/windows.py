@@ -17,6 +17,15 @@ def bounded(sequence: Int[np.ndarray, " len"], boundary: int) -> Int[np.ndarray,
     return np.concatenate([[boundary], sequence, [boundary]]).astype(np.int32)
 
 
+def bounded_part(
+    sequence: Int[np.ndarray, " len"], boundary: int, start: int, stop: int
+) -> Int[np.ndarray, " part"]:
+    """Return `bounded(sequence, boundary)[start:stop]` without copying the rest."""
+    before = np.full(int(start == 0), boundary, np.int32)
+    after = np.full(int(stop >= len(sequence) + 2), boundary, np.int32)
+    return np.concatenate([before, sequence[max(start - 1, 0) : stop - 1], after]).astype(np.int32)
+
+
 def _window(piece: np.ndarray, start: int, length: int, weights: np.ndarray | None = None) -> Batch:
     """Return inputs and targets of one window, padded with weight 0."""
     part = piece[start : start + length + 1]
@@ -27,6 +36,11 @@ def _window(piece: np.ndarray, start: int, length: int, weights: np.ndarray | No
         targets=np.pad(part[1:], pad),
         weights=np.pad(np.ones(count, np.float32) if weights is None else weights, pad),
     )
+
+
+def _stack(rows: list[Batch]) -> Batch:
+    tokens, targets, weights = zip(*(row[:3] for row in rows), strict=True)
+    return Batch(np.stack(tokens), np.stack(targets), np.stack(weights))
 
 
 @dataclass(frozen=True)
@@ -98,8 +112,8 @@ def evaluation_batches(
             rows.append(_window(piece, start, window, weights))
             scored = end
             if len(rows) == batch:
-                yield Batch(*map(np.stack, zip(*rows, strict=True)))
+                yield _stack(rows)
                 rows = []
     if rows:
         rows += [empty] * (batch - len(rows))
-        yield Batch(*map(np.stack, zip(*rows, strict=True)))
+        yield _stack(rows)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longctx.data.base import DataConfig
 from longctx.data.windows import evaluation_batches, training_batches
 
 
@@ -33,7 +34,8 @@ def test_evaluation_scores_every_token_exactly_once(lengths, window, data):
     scored = []
     for batch in evaluation_batches(pieces, Letters(), window, stride, batch=3):
         assert batch.tokens.shape == (3, window)
-        for tokens, targets, weights in zip(*batch, strict=True):
+        assert batch.segments is batch.coordinates is None
+        for tokens, targets, weights in zip(*batch[:3], strict=True):
             for place in np.flatnonzero(weights):
                 target = targets[place]
                 scored.append(target)
@@ -59,7 +61,7 @@ def test_crops_are_true_to_their_piece_and_begin_with_a_step():
     ends = 0
     iterator = batches(0)
     for _ in range(60):
-        for tokens, targets, weights in zip(*next(iterator), strict=True):
+        for tokens, targets, weights in zip(*next(iterator)[:3], strict=True):
             count = int(weights.sum())
             assert weights[:count].all()
             np.testing.assert_array_equal(tokens[1:count], targets[: count - 1])
@@ -102,7 +104,7 @@ def test_a_restored_iterator_goes_on_exactly():
     again = batches(5)
     again.set_state(place)
     for expected in want:
-        for ours, theirs in zip(next(again), expected, strict=True):
+        for ours, theirs in zip(next(again)[:3], expected[:3], strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
 
@@ -115,3 +117,28 @@ def test_seeds_decide_the_order():
 def test_an_empty_split_is_refused():
     with pytest.raises(ValueError, match="no piece"):
         training_batches([], Letters(), 4, 1, 0)
+
+
+class Pieces(DataConfig):
+    """Four pieces to train on, two to validate on."""
+
+    def vocabulary(self):
+        return Letters()
+
+    def sequences(self, split):
+        lengths = {"train": (12, 40, 41, 90), "valid": (30, 50), "test": ()}[split]
+        return tuple(100 * i + np.arange(1, n + 1) for i, n in enumerate(lengths))
+
+
+def test_a_data_set_trains_on_crops_and_evaluates_on_windows():
+    ours, theirs = Pieces().training_batches(16, 2, 5), batches(5)
+    for _ in range(5):
+        for one, other in zip(next(ours)[:3], next(theirs)[:3], strict=True):
+            np.testing.assert_array_equal(one, other)
+    scored = [
+        batch.targets[batch.weights > 0]
+        for batch in Pieces().evaluation_batches("valid", window=16, stride=4, batch=3)
+    ]
+    np.testing.assert_array_equal(
+        sorted(np.concatenate(scored)), np.concatenate(Pieces().sequences("valid"))
+    )
