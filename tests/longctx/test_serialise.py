@@ -53,7 +53,7 @@ def test_differences_name_each_field_and_both_values():
     theirs = replace(ours, seed=2, model=replace(ours.model, mixer=Attention(pattern=Local(8))))
     assert differences(ours, ours) == []
     assert differences(ours, theirs) == [
-        "model.mixer.pattern: Causal(), not Local(size=8)",
+        "model.mixer.pattern: Causal(), not Local(size=8, ahead=0)",
         "seed: 1, not 2",
     ]
 

@@ -1,4 +1,4 @@
-"""Intersection of patterns, `a & b`: what all of them allow."""
+"""Intersection of patterns: what all of them allow."""
 
 from dataclasses import dataclass
 from functools import reduce

@@ -1,4 +1,4 @@
-"""Prefix-LM: bidirectional over a prefix, causal after it (Raffel et al. 2020, T5, figure 4)."""
+"""Prefix-LM: bidirectional over a prefix, causal after it (Raffel et al. 2020, T5, figure 3)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Union of patterns, `a | b`: what any of them allows, as in Longformer and BigBird."""
+"""Union of patterns: what any of them allows, as in Longformer and BigBird."""
 
 from dataclasses import dataclass
 from functools import reduce
