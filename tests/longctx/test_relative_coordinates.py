@@ -44,15 +44,15 @@ def term(tables: int = HEADS) -> PitchTimeTerm:
 @pytest.mark.parametrize("tables", [1, HEADS])
 def test_scores_are_products_with_the_embeddings_of_distance_and_interval(tables):
     q, at = draw(0, 2, HEADS, LENGTH, DIM), places()
-    summand, ours = term(tables), np.asarray(at.coordinates)
-    got = np.asarray(summand.scores(q, at, at))
+    got = np.asarray(term(tables).scores(q, at, at))
+    table, ours, q = jax.tree.map(np.asarray, (term(tables), at.coordinates, q))
     expected = np.zeros_like(got)
     for b, h, i, j in np.ndindex(got.shape):
         (q_time, q_pitch), (k_time, k_pitch) = ours[b, i], ours[b, j]
         head, interval = h % tables, min(max(q_pitch - k_pitch, -5), 5)
         row = 11 if min(q_pitch, k_pitch) < 0 else interval + 5
-        e_time = summand.time[head, min(max(q_time - k_time, 0), 3)]
-        expected[b, h, i, j] = q[b, h, i] @ (e_time + summand.pitch[head, row])
+        e_time = table.time[head, min(max(q_time - k_time, 0), 3)]
+        expected[b, h, i, j] = q[b, h, i] @ (e_time + table.pitch[head, row])
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
@@ -100,47 +100,57 @@ def test_decode_is_the_reference():
     np.testing.assert_allclose(out, exact, atol=1e-5)
 
 
+OURS = Attention(heads=HEADS, position=SCHEME)
+EVERY_LAYER = Transformer(layers=2, model=16, hidden=16, mixer=OURS)
+FIRST_LAYER = replace(EVERY_LAYER, mixer=(OURS, replace(OURS, position=NoPosition())))
+TOKENS = np.random.default_rng(0).integers(0, 48, (2, LENGTH))
+
+
 @cache
-def model(first_only: bool):
-    ours = Attention(heads=HEADS, position=SCHEME)
-    mixer = (ours, replace(ours, position=NoPosition())) if first_only else ours
-    return Transformer(layers=2, model=16, hidden=16, mixer=mixer).build(48, jnp.float32, seed=0)
+def network(config: Transformer):
+    graphdef, params = nnx.split(config.build(48, jnp.float32, seed=0))
+    call = jax.jit(lambda *given: nnx.merge(graphdef, params)(*given))
+    return call, nnx.merge(graphdef, params).init_state
 
 
-@pytest.mark.parametrize("first_only", [False, True])
-def test_any_chunking_gives_the_whole(first_only):
-    tokens, at = jax.random.randint(jax.random.key(0), (2, LENGTH), 0, 48), places()
-    network = model(first_only)
-    whole, _ = network(tokens, at)
-    state, parts = network.init_state(2, LENGTH), []
-    for start, end in ((0, 5), (5, 6), (6, 20), (20, LENGTH)):
+def test_any_chunking_gives_the_whole():
+    (call, init_state), at = network(FIRST_LAYER), places()
+    whole, _ = call(TOKENS, at)
+    state, parts = init_state(2, LENGTH), []
+    for start, end in ((0, 11), (11, 12), (12, 23), (23, LENGTH)):
         chunk = jax.tree.map(lambda x, s=start, e=end: x[:, s:e], at)
-        part, state = network(tokens[:, start:end], chunk, state)
+        part, state = call(TOKENS[:, start:end], chunk, state)
         parts.append(part)
     np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, atol=1e-5)
 
 
 def test_coordinates_matter_and_only_to_layers_that_read_them():
-    tokens = jnp.zeros((2, LENGTH), jnp.int32)
-    plain, moved = places(), places()._replace(coordinates=places().coordinates * 2)
-    assert np.abs(model(False)(tokens, plain)[0] - model(False)(tokens, moved)[0]).max() > 1e-2
-    deaf = Transformer(layers=1, model=16, hidden=16, mixer=Attention(heads=2))
-    network = deaf.build(48, jnp.float32, seed=0)
-    np.testing.assert_array_equal(network(tokens, plain)[0], network(tokens)[0])
-    assert (deaf.axes, model(True).axes) == (0, 2)
-    assert model(True).init_state(1, 9).layers[1].at.coordinates is None
+    coordinates = np.asarray(places().coordinates)
+    for axis in range(2):
+        other = coordinates.copy()
+        other[:, :, axis] *= 3
+        call, _ = network(EVERY_LAYER)
+        change = call(TOKENS, places())[0] - call(TOKENS, Places(coordinates=other))[0]
+        assert np.abs(change).max() > 1e-2
+    deaf = replace(EVERY_LAYER, mixer=replace(OURS, position=NoPosition()))
+    call, _ = network(deaf)
+    np.testing.assert_array_equal(call(TOKENS, places())[0], call(TOKENS)[0])
+    assert (deaf.axes, FIRST_LAYER.axes) == (0, 2)
+    reads, does_not = network(FIRST_LAYER)[1](1, 9).layers
+    assert reads.at.coordinates.shape == (1, 9, 2)
+    assert does_not.at.coordinates is None
 
 
 def test_missing_coordinates_are_refused():
     q = draw(0, 1, HEADS, LENGTH, DIM)
     with pytest.raises(ValueError, match="2 coordinates of each token, its time and pitch, but no"):
         attention(q, q, q, pattern=Causal(), term=term())
-    tokens = jnp.zeros((1, LENGTH), jnp.int32)
-    for state in (None, model(False).init_state(1, LENGTH)):
+    call, init_state = network(EVERY_LAYER)
+    for state in (None, init_state(2, LENGTH)):
         with pytest.raises(ValueError, match=r"reads 2 coordinates .* 0 came"):
-            model(False)(tokens, state=state)
+            call(TOKENS, Places(), state)
     with pytest.raises(ValueError, match=r"reads 2 coordinates .* 3 came"):
-        model(False)(tokens, Places(coordinates=jnp.zeros((1, LENGTH, 3), jnp.int32)))
+        call(TOKENS, Places(coordinates=np.zeros((2, LENGTH, 3), np.int32)))
 
 
 def test_bad_tables_are_refused():
