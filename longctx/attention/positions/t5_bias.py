@@ -47,13 +47,13 @@ class T5Bias(Position):
         return self.buckets // (4 if self.two_sided else 2)
 
     def bucket(self, distances: Int[np.ndarray, " distances"]) -> Int[np.ndarray, " distances"]:
-        """Return the bucket of each distance `q_pos - k_pos`, from float64 logarithms."""
+        """Return the bucket of each distance `q_pos - k_pos`."""
         side = self.buckets // 2 if self.two_sided else self.buckets
         far = np.abs(distances) if self.two_sided else np.maximum(distances, 0)
-        ratio = np.log(np.maximum(far, self.exact) / self.exact) / np.log(
-            self.max_distance / self.exact
-        )
-        shared = self.exact + np.floor(ratio * (side - self.exact)).astype(int)
+        growth = np.log(np.maximum(far, self.exact) / self.exact)
+        steps = growth / np.log(self.max_distance / self.exact) * (side - self.exact)
+        # The nudge keeps rounding from moving distances that are exactly a bucket's first.
+        shared = self.exact + np.floor(steps + 1e-9).astype(int)
         found = np.where(far < self.exact, far, np.minimum(shared, side - 1))
         return found + np.where(distances < 0, side, 0) if self.two_sided else found
 
