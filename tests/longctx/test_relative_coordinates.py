@@ -12,7 +12,7 @@ from flax import nnx
 from kernels.attention import Places, attention
 from longctx.attention.layer import Attention
 from longctx.attention.patterns import Causal
-from longctx.attention.positions import NoPosition, RelativePitchTime
+from longctx.attention.positions import NoPosition, RelativeEmbedding, RelativePitchTime, Together
 from longctx.attention.positions.relative_coordinates import PitchTimeTerm
 from longctx.transformer import Transformer
 
@@ -102,7 +102,14 @@ def test_decode_is_the_reference():
 
 OURS = Attention(heads=HEADS, position=SCHEME)
 EVERY_LAYER = Transformer(layers=2, model=16, hidden=16, mixer=OURS)
-FIRST_LAYER = replace(EVERY_LAYER, mixer=(OURS, replace(OURS, position=NoPosition())))
+RELATIVE = RelativeEmbedding(max_distance=9)
+FIRST_LAYER = replace(
+    EVERY_LAYER,
+    mixer=(
+        replace(OURS, position=Together((RELATIVE, SCHEME))),
+        replace(OURS, position=RELATIVE),
+    ),
+)
 TOKENS = np.random.default_rng(0).integers(0, 48, (2, LENGTH))
 
 
@@ -156,7 +163,7 @@ def test_missing_coordinates_are_refused():
 def test_bad_tables_are_refused():
     with pytest.raises(ValueError, match="max_time of at least 1"):
         RelativePitchTime(max_time=0)
-    with pytest.raises(ValueError, match="max_pitch of at least 0, not 256 and -1"):
+    with pytest.raises(ValueError, match="max_pitch of at least 0, not -1"):
         RelativePitchTime(max_pitch=-1)
 
 

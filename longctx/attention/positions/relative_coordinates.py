@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ from jaxtyping import Float, Int
 
 from kernels.attention.places import Places
 from kernels.attention.term import Term, score_entries
-from longctx.attention.positions.base import AttentionPlace, Position
+from longctx.attention.positions.base import AttentionPlace, Position, require_at_least
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,10 @@ class RelativePitchTime(Position):
     per_head: bool = True
     """Tables for every head; otherwise one pair of them shared by the heads."""
 
-    paper: ClassVar[str] = "Huang et al. 2018"
+    paper = "Huang et al. 2018"
 
     def __post_init__(self):
-        if self.max_time < 1 or self.max_pitch < 0:
-            raise ValueError(
-                f"RelativePitchTime needs a max_time of at least 1 and a max_pitch of at least 0, "
-                f"not {self.max_time} and {self.max_pitch}"
-            )
+        require_at_least(self, max_time=1, max_pitch=0)
 
     @classmethod
     def small(cls):
