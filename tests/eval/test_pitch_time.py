@@ -44,7 +44,7 @@ def experiment() -> Train:
     return replace(
         TINY,
         data=Few(),
-        model=replace(TINY.model, mixer=mixer),
+        model=replace(TINY.model, mixer=mixer, remat=True),
         evaluators=(likelihood, ChoraleSamples(every=2, count=1, length=8)),
         steps=2,
     )

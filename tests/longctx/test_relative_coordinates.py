@@ -131,6 +131,15 @@ def test_any_chunking_gives_the_whole():
     np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, atol=1e-5)
 
 
+def test_packed_documents_are_as_they_are_apart():
+    (call, _), at = network(FIRST_LAYER), places()
+    segments = (jnp.arange(LENGTH) >= 13).astype(jnp.int32)[None]
+    packed, _ = call(TOKENS, at._replace(segments=segments))
+    for part in (slice(0, 13), slice(13, LENGTH)):
+        alone, _ = call(TOKENS[:, part], jax.tree.map(lambda x, part=part: x[:, part], at))
+        np.testing.assert_allclose(packed[:, part], alone, atol=1e-5)
+
+
 def test_coordinates_matter_and_only_to_layers_that_read_them():
     coordinates = np.asarray(places().coordinates)
     for axis in range(2):
