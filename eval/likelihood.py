@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import jax
-import jax.numpy as jnp
-import optax
 from flax import nnx
 from jax import Array
 
 from longctx.data.base import Batch, Split, data_hash, vocabulary_hash
 from longctx.data.windows import evaluation_batches
 from longctx.evaluator import Evaluator, Trained
+from longctx.train.step import summed_loss
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,4 @@ class Likelihood(Evaluator):
 
 @partial(jax.jit, static_argnums=0)
 def _weighted_nll(graphdef: nnx.GraphDef, params: nnx.State, batch: Batch) -> Array:
-    logits, _ = nnx.merge(graphdef, params)(jnp.asarray(batch.tokens))
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
-    return (losses * batch.weights).sum()
+    return summed_loss(graphdef, params, batch, dropout_key=None)

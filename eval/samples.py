@@ -39,6 +39,7 @@ def sample_chorales(
         length=length,
         boundary=vocabulary.boundary,
         sampler=sampler,
+        rule=trained.rule(),
         seed=seed,
         progress=progress,
     )

@@ -8,6 +8,7 @@ from typing import Any
 from flax import nnx
 
 from longctx.data.base import DataConfig
+from longctx.data.coordinates import Coordinates, rule_for
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,14 @@ class Trained:
     def model(self) -> Any:
         """Return the network as a callable module."""
         return nnx.merge(self.graphdef, self.params)
+
+    def rule(self) -> Coordinates | None:
+        """Return what gives tokens the coordinates that the network reads; None if it reads none.
+
+        Raises:
+            ValueError: the vocabulary supplies none, or others.
+        """
+        return rule_for(self.model().axes, self.data.vocabulary())
 
 
 @dataclass(frozen=True)

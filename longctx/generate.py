@@ -12,6 +12,7 @@ from jax import Array
 from jaxtyping import Int
 
 from kernels.attention.places import Places
+from longctx.data.coordinates import Coordinates
 from longctx.sampling import Sampler
 
 STAGE = 256
@@ -36,6 +37,7 @@ def generate(
     length: int,
     boundary: int,
     sampler: Sampler,
+    rule: Coordinates | None = None,
     seed: int = 0,
     progress: Callable[[int], None] = lambda tokens: None,
 ) -> list[Int[np.ndarray, " _"]]:
@@ -45,6 +47,7 @@ def generate(
         prompts: one or more tokens each, of any lengths; the boundary alone asks for a beginning.
         length: the largest number of new tokens a row.
         boundary: the token that ends a row; it is not returned.
+        rule: what gives tokens their coordinates, for a model that reads them (hashable).
         seed: equal seeds give equal tokens; a row's draws do not depend on how many rows follow.
         progress: called with the number of new tokens so far.
 
@@ -52,13 +55,14 @@ def generate(
         The new tokens of each row.
 
     Raises:
-        ValueError: a prompt is empty, there is none, or `length` is not positive.
+        ValueError: a prompt is empty, there is none, `length` is not positive, or the model reads
+            coordinates and has no rule for them.
     """
-    tokens, at = _padded(prompts, length)
+    tokens, positions = _padded(prompts, length)
     longest = tokens.shape[1]
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(len(tokens)))
     capacity = _capacity(longest, longest + length)
-    logits, state = _prefill(graphdef, params, tokens, at, capacity)
+    logits, state = _prefill(graphdef, params, tokens, positions, capacity, rule)
     first = sampler.sample(logits, _keys_at(keys, 0))
     loop = _Loop(state, first, first == boundary)
     pieces, made = [np.asarray(first)[:, None]], 1
@@ -66,7 +70,7 @@ def generate(
         if longest + made + CHUNK > capacity:
             capacity = _capacity(longest + made, longest + length)
             loop = loop._replace(state=_grow(graphdef, params, loop.state, capacity))
-        loop, new = _decode(graphdef, params, loop, keys, made, CHUNK, sampler, boundary)
+        loop, new = _decode(graphdef, params, loop, keys, made, CHUNK, sampler, boundary, rule)
         pieces.append(np.asarray(new))
         made += CHUNK
         progress(min(made, length))
@@ -99,12 +103,17 @@ def _keys_at(row_keys: Array, index: Array | int) -> Array:
     return jax.vmap(jax.random.fold_in, in_axes=(0, None))(row_keys, index)
 
 
-@partial(jax.jit, static_argnums=(0, 4))
-def _prefill(graphdef, params, tokens: Array, at: Array, capacity: int):
+def _places(rule: Coordinates | None, tokens: Array, positions: Array) -> Places:
+    coordinates = None if rule is None else rule.coordinates(tokens, positions)
+    return Places(positions, coordinates=coordinates)
+
+
+@partial(jax.jit, static_argnums=(0, 4, 5))
+def _prefill(graphdef, params, tokens: Array, positions: Array, capacity: int, rule):
     model = nnx.merge(graphdef, params)
     state = model.init_state(tokens.shape[0], capacity)
-    logits, state = model(tokens, Places(at), state)
-    last = at.max(axis=1)
+    logits, state = model(tokens, _places(rule, tokens, positions), state)
+    last = positions.max(axis=1)
     return jnp.take_along_axis(logits, last[:, None, None], axis=1)[:, 0], state
 
 
@@ -113,12 +122,14 @@ def _grow(graphdef, params, state, capacity: int):
     return nnx.merge(graphdef, params).grow_state(state, capacity)
 
 
-@partial(jax.jit, static_argnums=(0, 5, 6, 7), donate_argnums=(2,))
-def _decode(graphdef, params, loop, row_keys, made, count, sampler, boundary):
+@partial(jax.jit, static_argnums=(0, 5, 6, 7, 8), donate_argnums=(2,))
+def _decode(graphdef, params, loop, row_keys, made, count, sampler, boundary, rule):
     model = nnx.merge(graphdef, params)
 
     def one_token(loop: _Loop, index: Array):
-        logits, state = model(loop.token[:, None], state=loop.state)
+        tokens = loop.token[:, None]
+        at = _places(rule, tokens, loop.state.length[:, None])
+        logits, state = model(tokens, at, loop.state)
         token = sampler.sample(logits[:, 0], _keys_at(row_keys, index))
         token = jnp.where(loop.done, boundary, token)
         return _Loop(state, token, loop.done | (token == boundary)), token

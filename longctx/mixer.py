@@ -75,5 +75,5 @@ class MixerConfig(ABC):
 
     @property
     def position_scheme(self) -> Position:
-        """How place enters; the network asks it what it does to the token embeddings."""
+        """How place enters; the network asks what it does to embeddings, and what it reads."""
         return NoPosition()

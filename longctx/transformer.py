@@ -57,6 +57,11 @@ class Transformer:
         """The mixer of each block."""
         return self.mixer if isinstance(self.mixer, tuple) else (self.mixer,) * self.layers
 
+    @property
+    def axes(self) -> int:
+        """How many coordinates of a token the network reads, besides the position."""
+        return max(mixer.position_scheme.axes for mixer in self.mixers)
+
     def build(self, vocab: int, dtype: DTypeLike, seed: int) -> "TransformerModel":
         """Return the model with fresh float32 parameters, computing in `dtype`.
 
@@ -79,7 +84,7 @@ class TransformerModel(nnx.Module):
     """The network of a `Transformer` config."""
 
     def __init__(self, config: Transformer, vocab: int, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.config, self.dtype = config, dtype
+        self.config, self.dtype, self.axes = config, dtype, config.axes
         width = config.model
         init = nnx.initializers.normal(width**-0.5)
         self.embed = nnx.Embed(vocab, width, dtype=dtype, embedding_init=init, rngs=rngs)

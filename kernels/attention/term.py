@@ -101,14 +101,7 @@ class DistanceTerm(Term):
         if entries.bias is not None:
             summand += entries.bias[:, index].swapaxes(0, 1)
         if entries.embeddings is not None:
-            table = jnp.broadcast_to(
-                entries.embeddings, (q.shape[1], *entries.embeddings.shape[1:])
-            )
-            band = jnp.einsum(
-                "bhqd,hud->bhqu", q, table.astype(q.dtype), preferred_element_type=jnp.float32
-            )
-            index = jnp.broadcast_to(index[:, None], (*q.shape[:3], index.shape[2]))
-            summand += jnp.take_along_axis(band, index, axis=-1)
+            summand += score_entries(q, entries.embeddings, index)
         return jnp.broadcast_to(summand, (summand.shape[0], q.shape[1], *index.shape[-2:]))
 
     def values(self, weights, q_at, k_at):
@@ -122,6 +115,18 @@ class DistanceTerm(Term):
         band = jnp.zeros((*weights.shape[:3], table.shape[1])).at[at].add(weights)
         table = jnp.broadcast_to(table, (heads, *table.shape[1:]))
         return jnp.einsum("bhqu,hud->bhqd", band, table)
+
+
+def score_entries(
+    q: Float[Array, "batch heads q_len dim"],
+    table: Float[Array, "tables entries dim"],
+    index: Int[Array, "rows q_len k_len"],
+) -> Float[Array, "batch heads q_len k_len"]:
+    """Return the float32 products `q . table[index]`; one table may serve all heads."""
+    table = jnp.broadcast_to(table, (q.shape[1], *table.shape[1:])).astype(q.dtype)
+    band = jnp.einsum("bhqd,hud->bhqu", q, table, preferred_element_type=jnp.float32)
+    index = jnp.broadcast_to(index[:, None], (*q.shape[:3], index.shape[2]))
+    return jnp.take_along_axis(band, index, axis=-1)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["parts"], meta_fields=[])

@@ -95,6 +95,7 @@ class AttentionLayer(Mixer):
         at: Places = Places(),
         state: KVCache | None = None,
     ) -> tuple[Float[Array, "batch len model"], KVCache | None]:
+        self._require_coordinates(at)
         pattern, term = self.config.pattern, self.place.term()
         q, k, v = self._project(x)
         counted = resolved(at, x.shape[1])
@@ -116,6 +117,15 @@ class AttentionLayer(Mixer):
         )  # fmt: skip
         assert isinstance(y, jax.Array)
         return self.out(rearrange(y, "batch heads len dim -> batch len (heads dim)")), state
+
+    def _require_coordinates(self, at: Places) -> None:
+        position, given = self.config.position, at.coordinates
+        if position.axes and (given is None or given.shape[-1] != position.axes):
+            raise ValueError(
+                f"{position} reads {position.axes} coordinates of each token, but "
+                f"{0 if given is None else given.shape[-1]} came: give Places(coordinates=...), as "
+                "a vocabulary with `coordinates` supplies them"
+            )
 
     def _for_each_row(self, at: Places, batch: int) -> Places:
         """Return what a cache keeps of the places, for every row of the batch."""

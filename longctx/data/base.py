@@ -68,7 +68,7 @@ class Batch(NamedTuple):
     segments: Int[np.ndarray, "batch len"] | None = None
     """The document of each token where several are packed into a row: 0, 1, ...; -1 is padding."""
     coordinates: Int[np.ndarray, "batch len axes"] | None = None
-    """What the vocabulary says of each token's place besides its number, if the model asks."""
+    """What the vocabulary says of each token's place besides its number, if it has a rule."""
 
 
 @dataclass(frozen=True)

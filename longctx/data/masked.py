@@ -59,7 +59,7 @@ def hide(batch: Batch, vocabulary: WithMask, share: float, rng: np.random.Genera
 
     The input is what was to be predicted. Of the chosen places 80 % show the mask, 10 % a random
     token and 10 % the true one; only they have weight. Boundaries are padding here, as are tokens
-    after the last that is scored.
+    after the last that is scored. Coordinates would tell what is hidden, so none are given.
     """
     targets = batch.targets
     if batch.segments is None:
@@ -73,7 +73,8 @@ def hide(batch: Batch, vocabulary: WithMask, share: float, rng: np.random.Genera
     random = rng.integers(1, vocabulary.mask, targets.shape)
     shown = np.where(fate < 0.8, vocabulary.mask, np.where(fate < 0.9, random, targets))
     tokens = np.where(chosen, shown, targets).astype(np.int32)
-    return batch._replace(tokens=tokens, weights=chosen.astype(np.float32), segments=segments)
+    weights = chosen.astype(np.float32)
+    return batch._replace(tokens=tokens, weights=weights, segments=segments, coordinates=None)
 
 
 class _Hidden(grain.DatasetIterator):

@@ -1,6 +1,7 @@
 """Several documents per row: little padding, and no target that belongs to another document."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import grain
 import grain.experimental
@@ -8,6 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from longctx.data.base import Batch, Vocabulary, WrappedData
+from longctx.data.coordinates import coordinates_of
 from longctx.data.windows import Sequences, bounded_part
 
 ROWS_AT_ONCE = 128
@@ -70,13 +72,15 @@ def packed_batches(
         num_packing_bins=ROWS_AT_ONCE,
         seed=seed,
     )
-    return iter(rows.map(_row).batch(batch))
+    return iter(rows.map(partial(_row, vocabulary)).batch(batch))
 
 
-def _row(packed: dict[str, np.ndarray]) -> Batch:
+def _row(vocabulary: Vocabulary, packed: dict[str, np.ndarray]) -> Batch:
     segments = packed["tokens_segment_ids"] - 1
     weights = (segments >= 0).astype(np.float32)
-    return Batch(packed["tokens"], packed["targets"], weights, segments)
+    tokens, positions = packed["tokens"], packed["tokens_positions"]
+    coordinates = coordinates_of(vocabulary, tokens, positions)
+    return Batch(tokens, packed["targets"], weights, segments, coordinates)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import grain
 import numpy as np
 
 from longctx.data.base import Batch, Vocabulary, WrappedData
+from longctx.data.coordinates import coordinates_of
 from longctx.data.windows import Sequences, bounded_part
 
 
@@ -26,21 +27,24 @@ def streamed_batches(
     """
     if not sequences:
         raise ValueError("the training split holds no document; check the data config")
-    return _Streams(sequences, vocabulary.boundary, window, batch, seed)
+    return _Streams(sequences, vocabulary, window, batch, seed)
 
 
 class _Streams(grain.DatasetIterator):
-    def __init__(self, sequences: Sequences, boundary: int, window: int, batch: int, seed: int):
+    def __init__(
+        self, sequences: Sequences, vocabulary: Vocabulary, window: int, batch: int, seed: int
+    ):
         super().__init__()
-        self._sequences, self._boundary, self._window = sequences, boundary, window
+        self._sequences, self._vocabulary, self._window = sequences, vocabulary, window
         self._order = grain.MapDataset.range(len(sequences)).seed(seed).shuffle().repeat()
         self._rows = [(number, 0) for number in range(batch)]
         self._next = batch
 
     def __next__(self) -> Batch:
         rows = [self._row(row) for row in range(len(self._rows))]
-        tokens, targets, segments = map(np.stack, zip(*rows, strict=True))
-        return Batch(tokens, targets, np.ones(tokens.shape, np.float32), segments)
+        tokens, targets, segments, positions = map(np.stack, zip(*rows, strict=True))
+        coordinates = coordinates_of(self._vocabulary, tokens, positions)
+        return Batch(tokens, targets, np.ones(tokens.shape, np.float32), segments, coordinates)
 
     def get_state(self) -> dict[str, Any]:
         return {"next": self._next, "rows": [list(row) for row in self._rows]}
@@ -50,15 +54,16 @@ class _Streams(grain.DatasetIterator):
         self._rows = [(number, place) for number, place in state["rows"]]
 
     def _row(self, row: int) -> tuple[np.ndarray, ...]:
-        """Return the next window of a row: tokens, targets, segments."""
+        """Return the next window of a row: tokens, targets, segments, positions."""
         parts, missing = [], self._window
         while missing:
             number, start = self._rows[row]
             document: Any = self._order[number]
             sequence = self._sequences[document]
             stop = min(start + missing, len(sequence) + 1)
-            part = bounded_part(sequence, self._boundary, start, stop + 1)
-            parts.append((part[:-1], part[1:], np.full(stop - start, number, np.int32)))
+            part = bounded_part(sequence, self._vocabulary.boundary, start, stop + 1)
+            segment = np.full(stop - start, number, np.int32)
+            parts.append((part[:-1], part[1:], segment, np.arange(start, stop)))
             missing -= stop - start
             if stop <= len(sequence):
                 self._rows[row] = (number, stop)

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from longctx.data.base import Batch, Vocabulary
+from longctx.data.coordinates import coordinates_of
 
 Sequences = Sequence[Int[np.ndarray, " _"]]
 
@@ -26,21 +27,29 @@ def bounded_part(
     return np.concatenate([before, sequence[max(start - 1, 0) : stop - 1], after]).astype(np.int32)
 
 
-def _window(piece: np.ndarray, start: int, length: int, weights: np.ndarray | None = None) -> Batch:
+def _window(
+    piece: np.ndarray,
+    start: int,
+    length: int,
+    vocabulary: Vocabulary,
+    weights: np.ndarray | None = None,
+) -> Batch:
     """Return inputs and targets of one window, padded with weight 0."""
     part = piece[start : start + length + 1]
     count = len(part) - 1
     pad = (0, length - count)
+    tokens = np.pad(part[:-1], pad)
     return Batch(
-        tokens=np.pad(part[:-1], pad),
+        tokens=tokens,
         targets=np.pad(part[1:], pad),
         weights=np.pad(np.ones(count, np.float32) if weights is None else weights, pad),
+        coordinates=coordinates_of(vocabulary, tokens, start + np.arange(length)),
     )
 
 
 def _stack(rows: list[Batch]) -> Batch:
-    tokens, targets, weights = zip(*(row[:3] for row in rows), strict=True)
-    return Batch(np.stack(tokens), np.stack(targets), np.stack(weights))
+    parts = zip(*rows, strict=True)
+    return Batch(*(None if part[0] is None else np.stack(part) for part in parts))  # pyright: ignore
 
 
 @dataclass(frozen=True)
@@ -52,15 +61,15 @@ class RandomCrop(grain.transforms.RandomMap):
     """
 
     length: int
-    stride: int
-    boundary: int
+    vocabulary: Vocabulary
 
     def random_map(self, element: np.ndarray, rng: np.random.Generator) -> Batch:
-        piece = bounded(element, self.boundary)
+        stride = self.vocabulary.stride
+        piece = bounded(element, self.vocabulary.boundary)
         spare = max(0, len(piece) - 1 - self.length)
-        last, over = -(-spare // self.stride), self.length // self.stride
-        start = min(max(int(rng.integers(-over, last + over + 1)), 0), last) * self.stride
-        return _window(piece, start, self.length)
+        last, over = -(-spare // stride), self.length // stride
+        start = min(max(int(rng.integers(-over, last + over + 1)), 0), last) * stride
+        return _window(piece, start, self.length, self.vocabulary)
 
 
 def training_batches(
@@ -76,7 +85,7 @@ def training_batches(
     """
     if not sequences:
         raise ValueError("the training split holds no piece; check the data config")
-    crop = RandomCrop(window, vocabulary.stride, vocabulary.boundary)
+    crop = RandomCrop(window, vocabulary)
     dataset = grain.MapDataset.source(sequences).seed(seed).shuffle().repeat()
     dataset = dataset.random_map(crop).batch(batch)
     return iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)))
@@ -98,9 +107,7 @@ def evaluation_batches(
     if not 1 <= stride <= window:
         raise ValueError(f"stride must lie between 1 and the window {window}, not {stride}")
     rows: list[Batch] = []
-    empty = Batch(
-        np.zeros(window, np.int32), np.zeros(window, np.int32), np.zeros(window, np.float32)
-    )
+    empty = _window(np.zeros(1, np.int32), 0, window, vocabulary)
     for sequence in sequences:
         piece = bounded(sequence, vocabulary.boundary)
         scored = 0
@@ -109,7 +116,7 @@ def evaluation_batches(
             end = min(len(sequence), start + window)
             weights = np.zeros(min(window, len(piece) - 1 - start), np.float32)
             weights[scored - start : end - start] = 1.0
-            rows.append(_window(piece, start, window, weights))
+            rows.append(_window(piece, start, window, vocabulary, weights))
             scored = end
             if len(rows) == batch:
                 yield _stack(rows)

@@ -11,6 +11,7 @@ import jax
 import optax
 from flax import nnx
 
+from longctx.data.coordinates import rule_for
 from longctx.evaluator import Trained
 from longctx.train.checkpoint import Checkpoints
 from longctx.train.config import Train
@@ -60,9 +61,15 @@ def train(config: Train, run_dir: Path | str) -> Trained:
 def initialise(
     config: Train,
 ) -> tuple[nnx.GraphDef, optax.GradientTransformation, TrainState]:
-    """Return the network's structure, the optimizer, and the state before the first step."""
-    size = len(config.data.vocabulary().names)
-    graphdef, params = nnx.split(config.model.build(size, config.compute_dtype, config.seed))
+    """Return the network's structure, the optimizer, and the state before the first step.
+
+    Raises:
+        ValueError: the network reads coordinates that the vocabulary does not supply.
+    """
+    vocabulary = config.data.vocabulary()
+    rule_for(config.model.axes, vocabulary)
+    model = config.model.build(len(vocabulary.names), config.compute_dtype, config.seed)
+    graphdef, params = nnx.split(model)
     optimizer = config.optimizer.build(config.steps)
     return graphdef, optimizer, TrainState.create(params, optimizer)
 

@@ -1,7 +1,7 @@
 """Chorales as one token per voice and sixteenth note, as in Music Transformer (1809.04281)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int, Int32
@@ -54,6 +54,22 @@ class ChoraleGrid:
     def hold(self) -> int | None:
         """The token for a note that sounds on; None without `held`."""
         return self._first_pitch + self.highest + 1 - self.lowest if self.held else None
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """What `coordinates` returns: the step, and the MIDI pitch or -1."""
+        return ("step", "pitch")
+
+    def coordinates(self, tokens: Any, positions: Any) -> Any:
+        """Return step and MIDI pitch of tokens at positions in their pieces, a last axis of two.
+
+        The boundary at position 0 stands one step before the first. It, rests and holds, whose
+        pitch only the tokens before tell, have pitch -1.
+        """
+        xp = tokens.__array_namespace__()
+        pitch = tokens - self._first_pitch + self.lowest
+        pitched = (pitch >= self.lowest) & (pitch <= self.highest)
+        return xp.stack([(positions - 1) // self.stride, xp.where(pitched, pitch, -1)], axis=-1)
 
     @property
     def _first_pitch(self) -> int:

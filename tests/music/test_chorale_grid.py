@@ -1,5 +1,7 @@
 import re
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from chorale_strategy import chorales
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from longctx.data.base import SPLITS, vocabulary_hash
+from longctx.data.coordinates import Coordinates
 from music.chorale import REST, Chorale, change_onsets
 from music.chorales import load_chorales
 from music.tokenizers.chorale_grid import ChoraleGrid
@@ -115,3 +118,16 @@ def test_an_impossible_range_is_refused(bounds: tuple[int, int]):
 def test_grids_that_spell_differently_have_different_hashes():
     grids = GRID, HELD, ChoraleGrid(lowest=35), ChoraleGrid(lowest=37, highest=82)
     assert len({vocabulary_hash(grid) for grid in grids}) == len(grids)
+
+
+@pytest.mark.parametrize("backend", [np.asarray, jnp.asarray])
+def test_coordinates_are_the_step_and_the_pitch(backend):
+    """By numpy and jax alike, and compiled: four tokens to a step, the boundary before them."""
+    tokens = np.array([[0, 38, 33, 1, 2, 47, 48, 30, 2, 0]])
+    for grid, hold in ((HELD, -1), (ChoraleGrid(highest=82), 82)):
+        rule = grid.coordinates if backend is np.asarray else jax.jit(grid.coordinates)
+        step, pitch = np.moveaxis(rule(backend(tokens), backend(np.arange(10)[None])), -1, 0)
+        assert step.tolist() == [[-1, 0, 0, 0, 0, 1, 1, 1, 1, 2]]
+        assert pitch.tolist() == [[-1, 72, 67, -1, 36, 81, hold, 64, 36, -1]]
+    assert isinstance(GRID, Coordinates)
+    assert len(GRID.axes) == 2

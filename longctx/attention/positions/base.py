@@ -1,12 +1,26 @@
 """What a position scheme may do, at its three places: embedding, queries and keys, or score."""
 
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from flax import nnx
 from jax import Array
 from jaxtyping import Float, Int
 
 from kernels.attention.term import Term
+
+
+def require_at_least(config: Any, **least: float) -> None:
+    """Refuse a config that has a smaller value in one of these fields.
+
+    Raises:
+        ValueError: a field's value is below its least.
+    """
+    for name, bound in least.items():
+        if not getattr(config, name) >= bound:
+            raise ValueError(
+                f"{type(config).__name__} needs a {name} of at least {bound}, "
+                f"not {getattr(config, name)}"
+            )
 
 
 class EmbeddingPlace(nnx.Module):

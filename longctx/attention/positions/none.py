@@ -8,3 +8,5 @@ from longctx.attention.positions.base import Position
 @dataclass(frozen=True)
 class NoPosition(Position):
     """Place is known from the causal mask alone."""
+
+    paper = "Kazemnejad et al. 2023"

@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import Float
 
 from kernels.attention.term import DistanceTerm, Entries
-from longctx.attention.positions.base import AttentionPlace, Position
+from longctx.attention.positions.base import AttentionPlace, Position, require_at_least
 
 
 @dataclass(frozen=True)
@@ -25,43 +25,81 @@ class RelativeEmbedding(Position):
     """A table for every head, as in Music Transformer; otherwise one shared by the heads."""
     beyond: Literal["clip", "zero"] = "clip"
     """Further keys get the last embedding (clip, Shaw) or none (zero, Tensor2Tensor)."""
+    values: bool = False
+    """A second table is added to the values (Shaw et al. 2018, equation 3)."""
+    two_sided: bool = False
+    """Later keys are told apart too, for encoders; otherwise they count as distance 0."""
+
+    paper = "Shaw et al. 2018; Huang et al. 2018"
 
     def __post_init__(self):
-        if self.max_distance < 1:
-            raise ValueError(
-                f"RelativeEmbedding needs a max_distance of at least 1, not {self.max_distance}"
-            )
+        require_at_least(self, max_distance=1)
+
+    @classmethod
+    def small(cls):
+        return (
+            cls(max_distance=9),
+            cls(max_distance=64),
+            cls(max_distance=4, per_head=False, beyond="zero"),
+            cls(max_distance=7, values=True),
+            cls(max_distance=6, beyond="zero", values=True, two_sided=True),
+        )
 
     def in_attention(self, heads, dim, rngs):
-        return _Table(self, heads if self.per_head else 1, dim, rngs)
+        return _Tables(self, heads if self.per_head else 1, dim, rngs)
 
 
-class _Table(AttentionPlace):
+class _Tables(AttentionPlace):
     def __init__(self, config: RelativeEmbedding, tables: int, dim: int, rngs: nnx.Rngs):
-        shape = (tables, config.max_distance, dim)
-        self.table = nnx.Param(jax.random.normal(rngs.params(), shape) * dim**-0.5)
-        self.beyond = config.beyond
+        distances = config.max_distance * 2 - 1 if config.two_sided else config.max_distance
+
+        def draw() -> nnx.Param:
+            shape = (tables, distances, dim)
+            return nnx.Param(jax.random.normal(rngs.params(), shape) * dim**-0.5)
+
+        self.table = draw()
+        self.value_table = draw() if config.values else None
+        self.config = config
 
     def term(self) -> "RelativeTerm":
-        return RelativeTerm(self.table[...], self.beyond)
+        values = None if self.value_table is None else self.value_table[...]
+        return RelativeTerm(self.table[...], self.config.beyond, values, self.config.two_sided)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["table"], meta_fields=["beyond"])
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["table", "value_table"],
+    meta_fields=["beyond", "two_sided"],
+)
 @dataclass(frozen=True)
 class RelativeTerm(DistanceTerm):
-    """The score term `q . e_distance`; distances below 0 use the embedding of 0."""
+    """The score term `q . e_distance`, and the value side if there is a table for it.
+
+    Tables list distances from the least up. One-sided, distances below 0 use the entry of 0.
+    """
 
     table: Float[Array, "tables distances dim"]
     beyond: str
+    value_table: Float[Array, "tables distances dim"] | None = None
+    two_sided: bool = False
 
-    def _padded(self) -> Array:
-        """Return the table with one more entry, for all distances from its length on."""
-        last = self.table[:, -1:] if self.beyond == "clip" else jnp.zeros_like(self.table[:, :1])
-        return jnp.concatenate([self.table, last], axis=1)
+    @property
+    def adds_values(self):
+        return self.value_table is not None
 
     @property
     def span(self):
+        """Each end stands for all distances from there on."""
+        if self.two_sided:
+            end = (self.table.shape[1] + 1) // 2
+            return -end, end
         return 0, self.table.shape[1]
 
     def by_distance(self, distances):
-        return Entries(embeddings=self._padded()[:, np.clip(distances, *self.span)])
+        index = np.clip(distances, *self.span) - self.span[0]
+        values = None if self.value_table is None else self._with_ends(self.value_table)[:, index]
+        return Entries(embeddings=self._with_ends(self.table)[:, index], values=values)
+
+    def _with_ends(self, table: Array) -> Array:
+        ends = [(0, 0), (int(self.two_sided), 1), (0, 0)]
+        return jnp.pad(table, ends, mode="edge" if self.beyond == "clip" else "constant")

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
 
 from longctx.attention.positions.base import EmbeddingPlace, Position
 
@@ -13,6 +16,12 @@ class Sinusoidal(Position):
 
     base: float = 10_000.0
     """Ratio of the longest wavelength to the shortest."""
+
+    paper = "Vaswani et al. 2017"
+
+    def __post_init__(self):
+        if not self.base > 1:
+            raise ValueError(f"Sinusoidal needs a base above 1, not {self.base}")
 
     def in_embedding(self, model, rngs):
         if model % 2:
@@ -25,7 +34,13 @@ class _Sinusoids(EmbeddingPlace):
         self.base = base
 
     def __call__(self, x, positions):
-        half = x.shape[-1] // 2
-        frequencies = self.base ** (-jnp.arange(half, dtype=jnp.float32) / half)
-        phases = positions[..., None].astype(jnp.float32) * frequencies
-        return x + jnp.concatenate([jnp.sin(phases), jnp.cos(phases)], axis=-1).astype(x.dtype)
+        return x + sinusoids(positions, x.shape[-1], self.base).astype(x.dtype)
+
+
+def sinusoids(
+    positions: Int[Array, "rows len"], width: int, base: float
+) -> Float[Array, "rows len width"]:
+    """Return the float32 sines, then the cosines, of `width / 2` wavelengths."""
+    frequencies = base ** (-2 * np.arange(width // 2) / width)
+    phases = positions[..., None].astype(jnp.float32) * frequencies.astype(np.float32)
+    return jnp.concatenate([jnp.sin(phases), jnp.cos(phases)], axis=-1)
