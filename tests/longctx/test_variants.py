@@ -17,7 +17,15 @@ from longctx.attention.patterns import (
     Pattern,
     Union,
 )
-from longctx.attention.positions import NoPosition, Position, RelativeEmbedding, RoPE
+from longctx.attention.positions import (
+    ALiBi,
+    NoPosition,
+    Position,
+    RelativeEmbedding,
+    RoPE,
+    Together,
+)
+from longctx.attention.positions.rope_scaling import YaRN
 from longctx.mixer import MixerConfig
 from longctx.variants import did_you_mean, members, parse, spell
 
@@ -52,6 +60,8 @@ class Basket(Fruit):
         (" RoPE( ) ", Position, RoPE()),
         ("RelativeEmbedding(32, beyond='zero')", Position, RelativeEmbedding(32, beyond="zero")),
         ("NoPosition", Position, NoPosition()),
+        ("RoPE(scaling=YaRN(factor=4.0))", Position, RoPE(scaling=YaRN(factor=4.0))),
+        ("Together((RoPE, ALiBi(True)))", Position, Together((RoPE(), ALiBi(True)))),
         ("Local(512)", Pattern, Local(512)),
         ("Causal()", Pattern, Causal()),
         ("Local(4) | Causal", Pattern, Union((Local(4), Causal()))),
@@ -89,9 +99,8 @@ def test_every_variant_is_found_and_what_is_spelled_can_be_read():
     assert {"NoPosition", "RoPE"} <= set(members(Position))
     assert "Attention" in members(MixerConfig)
     for family in (Position, MixerConfig):
-        for name, kind in members(family).items():
-            assert spell(kind()) == f"{name}()"
-            assert parse(name, family) == kind()
+        for variant in (v for kind in members(family).values() for v in kind.small()):
+            assert parse(spell(variant), family) == variant
     changed = RelativeEmbedding(max_distance=9, per_head=False, beyond="zero")
     assert spell(changed) == "RelativeEmbedding(max_distance=9, per_head=False, beyond='zero')"
     assert parse(spell(changed), Position) == changed
@@ -173,7 +182,7 @@ def test_a_new_file_is_found_by_itself(tmp_path):
         ("", Position, "can't read ''"),
         ("a.b()", Position, "can't read"),
         ("3", Position, "can't read"),
-        ("RoPE(1, 2)", Position, "can't build"),
+        ("NoPosition(1)", Position, "can't build"),
         ("RoPE(base=1, **{})", Position, "literals|no field"),
         ("RoPE(base={[]: 1})", Position, "literals"),
         ("Local(size=0)", Pattern, "at least 1 token, not 0"),

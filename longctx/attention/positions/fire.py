@@ -1,5 +1,6 @@
 """FIRE: a small network reads the distance relative to the query's place (Li et al. 2024)."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -44,16 +45,19 @@ class FIRE(Position):
 
 
 class _Network(AttentionPlace):
-    """Has no bias behind the last layer: one number on all scores changes no weight."""
+    """Its ReLUs start with their kinks between the ratios 0 and 1, so that none starts dead.
+
+    There is no bias behind the last layer: one number on all scores changes no weight.
+    """
 
     def __init__(self, config: FIRE, heads: int, rngs: nnx.Rngs):
-        def draw(*shape: int, scale: float = 1.0) -> nnx.Param:
-            return nnx.Param(scale * jax.random.normal(rngs.params(), shape))
-
-        self.log_scale = nnx.Param(jnp.log(config.scale))
-        self.log_threshold = nnx.Param(jnp.log(config.threshold))
-        self.inner, self.offset = draw(config.width), draw(config.width)
-        self.outer = draw(heads, config.width, scale=config.width**-0.5)
+        width = config.width
+        self.log_scale = nnx.Param(jnp.full((), math.log(config.scale)))
+        self.log_threshold = nnx.Param(jnp.full((), math.log(config.threshold)))
+        inner = jax.random.normal(rngs.params(), (width,))
+        self.inner = nnx.Param(inner)
+        self.offset = nnx.Param(-inner * jax.random.uniform(rngs.params(), (width,)))
+        self.outer = nnx.Param(jax.random.normal(rngs.params(), (heads, width)) * width**-0.5)
 
     def term(self) -> "FIRETerm":
         return FIRETerm(
