@@ -16,11 +16,12 @@ from longctx.attention.cross import CrossAttention, Memory
 from longctx.attention.layer import Attention, AttentionLayer
 from longctx.attention.patterns import Full, Pattern
 from longctx.layers import Activation, dropout
+from longctx.model import ModelConfig
 from longctx.transformer import Block, DecoderState, Transformer, TransformerModel
 
 
 @dataclass(frozen=True)
-class EncoderDecoder:
+class EncoderDecoder(ModelConfig):
     """Config of an encoder-decoder (Vaswani et al. 2017; pre-norm, one embedding for both).
 
     Each of the four switches (Chung 2023) takes away one difference to a decoder-only model; with
@@ -94,6 +95,32 @@ class EncoderDecoder:
             ValueError: the widths do not fit each other.
         """
         return EncoderDecoderModel(self, vocab, dtype, nnx.Rngs(seed))
+
+    def multiplications(self, params: nnx.State, vocab: int, window: int) -> float:
+        """See `ModelConfig`: tokens of the target are trained, after those of the source."""
+        source, target = self.source, window - self.source
+        flat = nnx.to_flat_state(params)
+        total = sum(x.size * self._tokens(path, window) for path, x in flat if x.ndim == 2)
+        if not self.tied:
+            total -= vocab * self.model * target
+        keys = source / 2 if self.causal_encoder else source
+        pairs = (self.encoder_layers - self.align_layers) * source * keys
+        pairs += self.decoder_layers * target * (source + target / 2)
+        return (total + 2 * self.model * pairs) / target
+
+    def _tokens(self, path: tuple, window: int) -> int:
+        """Return how many tokens of a window pass through the matrix at a path."""
+        source, target = self.source, window - self.source
+        of_memory = path[-2] in ("k", "v")
+        if path[0] == "encoder":
+            return source
+        if path[0] == "cross":
+            return source if of_memory else target
+        if path[1] != "blocks":
+            return target
+        last = path[2] == self.decoder_layers - 1
+        encodes = self.share_encoder_decoder and not (self.align_layers and last)
+        return target + source * (encodes + (self.share_cross_self and of_memory))
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["decoder", "memory"], meta_fields=["begun"])
@@ -174,7 +201,7 @@ class EncoderDecoderModel(nnx.Module):
         x = self.decoder.embedded(tokens, positions, keys[0])
         read = None
         if silent:
-            read = self._encode(x[:, :silent], _cut(at, slice(silent)), keys[1])
+            read = self.encode(x[:, :silent], _cut(at, slice(silent)), keys[1])
             whole = positions[:, : silent + 1].min(axis=1)[:, None, None] >= 0
             read = [jnp.where(whole, memory, jnp.nan) for memory in read]
         x = x[:, silent:]
@@ -186,7 +213,7 @@ class EncoderDecoderModel(nnx.Module):
             state = EncoderDecoderState(DecoderState(layers, length), memory, begun=True)
         return jnp.pad(self.decoder.logits(x), [(0, 0), (silent, 0), (0, 0)]), state
 
-    def _encode(self, x: Array, at: Places, key: Array | None) -> list[Array]:
+    def encode(self, x: Array, at: Places, key: Array | None) -> list[Array]:
         """Return what each decoder layer reads of the source."""
         config, blocks, norm = self.config, self.encoder, self.encoder_norm
         if norm is None:

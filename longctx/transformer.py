@@ -16,11 +16,12 @@ from longctx.attention.layer import Attention
 from longctx.dense import Linear
 from longctx.layers import Activation, FeedForward, dropout
 from longctx.mixer import MixerConfig
+from longctx.model import ModelConfig
 from longctx.remat import remat
 
 
 @dataclass(frozen=True)
-class Transformer:
+class Transformer(ModelConfig):
     """Config of a decoder-only Transformer (Vaswani et al. 2017; pre-norm, Xiong et al. 2020)."""
 
     layers: int = 4
@@ -64,6 +65,13 @@ class Transformer:
             ValueError: the widths do not fit each other.
         """
         return TransformerModel(self, vocab, dtype, nnx.Rngs(seed))
+
+    def multiplications(self, params: nnx.State, vocab: int, window: int) -> float:
+        """See `ModelConfig`: each query has half the window as keys on average."""
+        matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 2)
+        if not self.tied:
+            matrices -= vocab * self.model
+        return matrices + 2 * self.layers * self.model * window / 2
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["layers", "length"], meta_fields=[])

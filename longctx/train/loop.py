@@ -11,7 +11,6 @@ import jax
 import optax
 from flax import nnx
 
-from longctx.data.windows import training_batches
 from longctx.evaluator import Trained
 from longctx.train.checkpoint import Checkpoints
 from longctx.train.config import Train
@@ -42,10 +41,7 @@ def train(config: Train, run_dir: Path | str) -> Trained:
     """
     folder = RunFolder(run_dir)
     folder.create(config)
-    vocabulary = config.data.vocabulary()
-    batches = training_batches(
-        config.data.sequences("train"), vocabulary, config.window, config.batch, config.seed
-    )
+    batches = config.data.training_batches(config.window, config.batch, config.seed)
     graphdef, optimizer, state = initialise(config)
     checkpoints = Checkpoints(folder.checkpoints, config)
     start = max(checkpoints.steps(), default=0)
