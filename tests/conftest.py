@@ -27,6 +27,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="check the array shapes in all signatures at every call (`make test` does)",
     )
 
+    parser.addoption(
+        "--kit-report",
+        metavar="FILE",
+        help="write the worst error of every variant in the property kit as a markdown table",
+    )
+
+
+WORST: dict[str, dict[str, float]] = {}
+
+
+@pytest.fixture
+def record(request: pytest.FixtureRequest) -> Callable[[float], None]:
+    """Return a function that keeps the largest error of a property, for the report."""
+    name = request.node.callspec.params["name"]
+    row = WORST.setdefault(name, {})
+    test = request.node.originalname.removeprefix("test_").replace("_", " ")
+
+    def keep(error: float) -> None:
+        row[test] = max(row.get(test, 0.0), error)
+
+    return keep
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    file = session.config.getoption("--kit-report")
+    if file:
+        columns = sorted({column for row in WORST.values() for column in row})
+        lines = [["variant", *columns], ["---", *["---:"] * len(columns)]]
+        for name, row in WORST.items():
+            lines.append([f"`{name}`", *(f"{row[c]:.1e}" if c in row else "" for c in columns)])
+        text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        Path(file).write_text(text.replace("`|`", "or"))
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Hook the imports before the first test module imports a package of ours."""

@@ -1,6 +1,7 @@
 """Attention = projections + position + pattern + key-value sharing + cache."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from kernels.attention import Places, attention
 from kernels.attention.places import resolved
 from longctx.attention.cache import KVCache
 from longctx.attention.patterns import Causal, Pattern
-from longctx.attention.positions import NoPosition, Position
+from longctx.attention.positions import NoPosition, Position, RelativeEmbedding, RoPE
 from longctx.dense import Linear
 from longctx.mixer import Mixer, MixerConfig, refuse_packed_state
 
@@ -22,6 +23,8 @@ from longctx.mixer import Mixer, MixerConfig, refuse_packed_state
 @dataclass(frozen=True)
 class Attention(MixerConfig):
     """Multi-head softmax attention; its parts are chosen independently of each other."""
+
+    paper: ClassVar[str] = "Vaswani et al. 2017; GQA: Ainslie et al. 2023"
 
     heads: int = 8
     """Query heads."""
@@ -43,6 +46,15 @@ class Attention(MixerConfig):
             raise ValueError(f"heads {self.heads} and kv_heads {self.kv_heads} must be positive")
         if self.kv_heads is not None and self.heads % self.kv_heads:
             raise ValueError(f"heads {self.heads} must be a multiple of kv_heads {self.kv_heads}")
+
+    @classmethod
+    def small(cls):
+        table = RelativeEmbedding(max_distance=9)
+        return (
+            cls(heads=4, position=table, qk_norm=True),
+            cls(heads=4, kv_heads=2, position=table),
+            cls(heads=4, kv_heads=1, width=32, position=RoPE()),
+        )
 
     def build(self, model: int, dtype: DTypeLike, rngs: nnx.Rngs) -> "AttentionLayer":
         width = model if self.width is None else self.width

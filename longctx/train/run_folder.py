@@ -63,7 +63,7 @@ class RunFolder:
             replace_text(self._tokenizer, json.dumps(_tokenizer(config.data), indent=2) + "\n")
             replace_text(self._config, to_json(config))
         with self._provenance.open("a") as file:
-            file.write(json.dumps(_provenance()) + "\n")
+            file.write(json.dumps(_provenance(config.data)) + "\n")
 
     def config(self) -> Train:
         """Return the config of the run that lies here.
@@ -121,11 +121,12 @@ def _brief(tokenizer: dict) -> str:
     return f"{tokenizer.get('class')} {tokenizer.get('hash')} ({tokenizer.get('size')} tokens)"
 
 
-def _provenance() -> dict:
+def _provenance(data: DataConfig) -> dict:
     device = jax.devices()[0]
     return {
         "command": shlex.join([sys.executable, *sys.orig_argv[1:]]),
         "commit": _commit(),
+        "data": data.manifest(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
         "machine": f"{platform.system()} {platform.machine()}",

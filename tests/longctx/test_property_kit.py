@@ -1,182 +1,323 @@
-"""What every mixer owes, tested on every mixer: a new variant joins with one line in VARIANTS."""
+"""What every mixer, position scheme and pattern owes: a new file joins without a line here.
 
-from functools import cache
+The properties of a layer are proven with the textbook implementation; `test_every_implementation`
+ties the others to it, gradients of all learned tables included. `--kit-report FILE` writes the
+worst error of every variant.
+"""
+
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from kernels.attention import Places
-from longctx.attention.layer import Attention
-from longctx.attention.patterns import Local
-from longctx.attention.positions import NoPosition, RelativeEmbedding, RoPE, Sinusoidal
+from kernels.attention import IMPLEMENTATIONS, Pattern, Places, blockwise
+from longctx.attention.layer import Attention, AttentionLayer
+from longctx.attention.positions import Position, RelativeEmbedding
+from longctx.mixer import MixerConfig
 from longctx.transformer import Transformer
+from longctx.variants import members, spell
 
-VARIANTS = {
-    "none": Attention(heads=4, position=NoPosition()),
-    "sinusoidal": Attention(heads=4, position=Sinusoidal()),
-    "rope": Attention(heads=4, position=RoPE()),
-    "relative": Attention(heads=4, position=RelativeEmbedding(max_distance=9)),
-    "relative_zero_shared": Attention(
-        heads=4, position=RelativeEmbedding(max_distance=9, per_head=False, beyond="zero")
-    ),
-    "gqa": Attention(heads=4, kv_heads=2, position=RelativeEmbedding(max_distance=64)),
-    "mqa_rope": Attention(heads=4, kv_heads=1, position=RoPE(), qk_norm=True),
-    "local": Attention(heads=4, pattern=Local(5), position=RelativeEmbedding(max_distance=4)),
-    "local_rope": Attention(heads=4, pattern=Local(11), position=RoPE()),
-    "blockwise": Attention(
-        heads=4, position=RelativeEmbedding(max_distance=9), implementation="blockwise"
-    ),
-}
-TRANSLATION_INVARIANT = [name for name in VARIANTS if name != "sinusoidal"]
-LENGTH, VOCAB = 40, 13
+LENGTH, MODEL, VOCAB = 40, 16, 13
+TABLE = RelativeEmbedding(max_distance=9)
 
 
-class Compiled:
-    """A model whose pass is compiled once for each shape."""
+def variants() -> dict[str, MixerConfig]:
+    """Return every variant at the scale of tests, by its spelling."""
+    found: list[MixerConfig] = []
+    for kind in members(Position).values():
+        found += [Attention(heads=4, position=scheme) for scheme in kind.small()]
+    for kind in members(Pattern).values():
+        found += [Attention(heads=4, position=TABLE, pattern=pattern) for pattern in kind.small()]
+    for kind in members(MixerConfig).values():
+        found += kind.small()
+    return {spell(mixer): mixer for mixer in found}
 
-    def __init__(self, config: Transformer, dtype=jnp.float32):
-        self.model = config.build(VOCAB, dtype, seed=0)
-        graphdef, self.params = nnx.split(self.model)
-        self._call = jax.jit(lambda p, x, at, state: nnx.merge(graphdef, p)(x, at, state))
-        self.init_state, self.grow_state = self.model.init_state, self.model.grow_state
 
-    def __call__(self, x, at=Places(), state=None):
-        return self._call(self.params, x, at, state)
+VARIANTS = variants()
+every_variant = pytest.mark.parametrize("name", VARIANTS)
+
+
+def prefix(name: str) -> int | None:
+    """Return how many first tokens see each other; None for variants that see ahead anywhere."""
+    mixer = VARIANTS[name]
+    return mixer.pattern.prefix if isinstance(mixer, Attention) else 0
+
+
+CACHED = [name for name in VARIANTS if prefix(name) is not None]
 
 
 @cache
-def build(name: str) -> Compiled:
-    return Compiled(Transformer(layers=2, model=16, hidden=32, mixer=VARIANTS[name], dropout=0.0))
+def build(name: str, implementation: str | None = "reference") -> Any:
+    """Return a one-layer model of a variant; attention in it is the textbook's."""
+    mixer = VARIANTS[name]
+    if isinstance(mixer, Attention):
+        mixer = replace(mixer, implementation=implementation)
+    model = Transformer(layers=1, model=MODEL, hidden=16, mixer=mixer, dropout=0.0)
+    return model.build(VOCAB, jnp.float32, seed=0)
 
 
 def tokens(rows: int = 2, seed: int = 0) -> jax.Array:
     return jax.random.randint(jax.random.key(seed), (rows, LENGTH), 0, VOCAB)
 
 
-every_variant = pytest.mark.parametrize("name", VARIANTS)
+def places(x: jax.Array, positions: jax.Array | None = None, **parts: Any) -> Places:
+    """Return where tokens stand, with an onset and a pitch for those who ask."""
+    at = jnp.arange(x.shape[1])[None] if positions is None else positions
+    onset = jnp.broadcast_to(at // 3, x.shape)
+    return Places(positions, coordinates=jnp.stack([onset, x], axis=2), **parts)
+
+
+def run(model: Any, x: jax.Array, start: int = 0, stop: int = LENGTH, state: Any = None):
+    """Return (logits, state) of some tokens, which stand where they stand in the whole."""
+    at = places(x, jnp.arange(LENGTH)[None])
+    part = jax.tree.map(lambda leaf: leaf[:, start:stop], at)
+    return model(
+        x[:, start:stop], part if state is not None else part._replace(positions=None), state
+    )
+
+
+def close(record, ours, theirs, atol: float) -> None:
+    """Record the largest difference and check it."""
+    error = float(np.abs(np.asarray(ours, np.float64) - np.asarray(theirs, np.float64)).max())
+    record(error)
+    assert error <= atol, error
 
 
 @every_variant
-def test_changing_the_future_changes_nothing(name):
-    x = tokens()
-    changed = x.at[:, 25:].set((x[:, 25:] + 1) % VOCAB)
-    before, _ = build(name)(x)
-    after, _ = build(name)(changed)
-    assert jnp.array_equal(before[:, :25], after[:, :25])
-    assert not jnp.array_equal(before[:, 25:], after[:, 25:])
-
-
-@every_variant
-@pytest.mark.parametrize("cuts", [(1, 2), (19, 20, 21, 39)], ids=str)
-def test_any_chunking_gives_the_whole(name, cuts):
+def test_changing_the_future_changes_nothing(name, record):
+    """Exactly nothing, of outputs and of the gradients of outputs."""
     x, model = tokens(), build(name)
-    whole, nothing = model(x)
+    changed = x.at[:, 25:].set((x[:, 25:] + 1) % VOCAB)
+    before, after = run(model, x)[0], run(model, changed)[0]
+    assert not jnp.array_equal(before[:, 25:], after[:, 25:])
+    if prefix(name) is None:
+        assert not jnp.array_equal(before[:, :25], after[:, :25])
+    else:
+        close(record, before[:, :25], after[:, :25], 0.0)
+
+
+@pytest.mark.parametrize("name", CACHED)
+@pytest.mark.parametrize("cuts", [(1, 2), (19, 20, 28, 39)], ids=str)
+def test_any_chunking_gives_the_whole(name, cuts, record):
+    x, model = tokens(), build(name)
+    whole, nothing = run(model, x)
     assert nothing is None
+    cuts = [cut for cut in cuts if cut >= (prefix(name) or 0)]
     state, parts = model.init_state(2, LENGTH), []
-    for start, end in zip((0, *cuts), (*cuts, LENGTH), strict=True):
-        part, state = model(x[:, start:end], state=state)
+    for start, stop in zip((0, *cuts), (*cuts, LENGTH), strict=True):
+        part, state = run(model, x, start, stop, state)
         parts.append(part)
-    np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, atol=1e-5)
+    close(record, jnp.concatenate(parts, axis=1), whole, 1e-5)
     np.testing.assert_array_equal(state.length, LENGTH)
 
 
-@every_variant
-def test_rows_of_different_lengths_continue_alone(name):
-    """Right-padded prompts of 7 and 20 tokens, then 10 more each, against each row by itself."""
-    x, model = tokens(), build(name)
-    lengths = (7, 20)
+@settings(max_examples=8, derandomize=True)
+@given(cuts=st.lists(st.integers(1, LENGTH - 1), unique=True, max_size=6), rows=st.integers(1, 3))
+@pytest.mark.parametrize("name", CACHED)
+@pytest.mark.slow
+def test_any_drawn_chunking_gives_the_whole(name, cuts, rows):
+    x, model = tokens(rows), build(name, None)
+    cuts = sorted(cut for cut in cuts if cut >= (prefix(name) or 0))
+    state, parts = model.init_state(rows, LENGTH), []
+    for start, stop in zip((0, *cuts), (*cuts, LENGTH), strict=True):
+        part, state = run(model, x, start, stop, state)
+        parts.append(part)
+    np.testing.assert_allclose(jnp.concatenate(parts, axis=1), run(model, x)[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_rows_of_different_lengths_continue_alone(name, record):
+    """Right-padded prompts of 9 and 20 tokens, then 7 more each, against each row by itself."""
+    x, model, lengths = tokens(), build(name), (9, 20)
     at = jnp.stack([jnp.where(jnp.arange(20) < n, jnp.arange(20), -1) for n in lengths])
-    first, state = model(x[:, :20], Places(at), model.init_state(2, LENGTH))
-    more = jnp.stack([x[row, n : n + 10] for row, n in enumerate(lengths)])
-    second, _ = model(more, state=state)
+    first, state = model(x[:, :20], places(x[:, :20], at), model.init_state(2, LENGTH))
+    more = jnp.stack([x[row, n : n + 7] for row, n in enumerate(lengths)])
+    further = jnp.asarray(lengths)[:, None] + jnp.arange(7)
+    second, _ = model(more, places(more, further), state)
+    assert np.isfinite(first).all()
     for row, n in enumerate(lengths):
-        alone, _ = model(x[row : row + 1, : n + 10])
-        np.testing.assert_allclose(first[row, :n], alone[0, :n], atol=1e-5)
-        np.testing.assert_allclose(second[row], alone[0, n:], atol=1e-5)
+        alone, _ = run(model, x[row : row + 1], 0, n + 7)
+        close(record, first[row, :n], alone[0, :n], 1e-5)
+        close(record, second[row], alone[0, n:], 1e-5)
 
 
-@pytest.mark.parametrize("name", TRANSLATION_INVARIANT)
-def test_shifting_all_positions_changes_nothing(name):
+def translation_invariant(name: str) -> bool:
+    mixer = VARIANTS[name]
+    if not isinstance(mixer, Attention):
+        return True
+    layer = mixer.build(MODEL, jnp.float32, nnx.Rngs(0))
+    assert isinstance(layer, AttentionLayer)
+    term = layer.place.term()
+    absolute = mixer.position.in_embedding(MODEL, nnx.Rngs(0)) is not None
+    return mixer.pattern.relative and not absolute and (term is None or term.relative)
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if translation_invariant(name)])
+def test_shifting_all_positions_changes_nothing(name, record):
     x, model = tokens(), build(name)
-    plain, _ = model(x)
-    shifted, _ = model(x, Places(1000 + jnp.arange(LENGTH)[None]))
-    np.testing.assert_allclose(shifted, plain, atol=2e-5)
+    plain, _ = run(model, x)
+    at = places(x)._replace(positions=1000 + jnp.arange(LENGTH)[None])
+    close(record, model(x, at)[0], plain, 1e-4)
 
 
-def test_sinusoids_do_see_a_shift():
-    x, model = tokens(), build("sinusoidal")
-    assert not np.allclose(
-        model(x)[0], model(x, Places(1000 + jnp.arange(LENGTH)[None]))[0], atol=1e-2
-    )
+@every_variant
+def test_padding_is_finite_and_gets_no_gradient(name):
+    """A row of padding alone has no key to see; a row with padding behind is as without."""
+    x, model = tokens(3), build(name)
+    mixer = model.blocks[0].mixer
+    length = jnp.array([LENGTH, 30, 0])[:, None]
+    at = places(x, jnp.where(jnp.arange(LENGTH) < length, jnp.arange(LENGTH), -1))
+    h = jax.random.normal(jax.random.key(1), (3, LENGTH, MODEL))
+    there = (jnp.arange(LENGTH) < length)[:, :, None]
+
+    def loss(h):
+        y, _ = mixer(h, at)
+        return (jnp.where(there, y, 0.0) ** 2).sum(), y
+
+    (_, y), grad = jax.value_and_grad(loss, has_aux=True)(h)
+    assert np.isfinite(y).all()
+    assert np.isfinite(grad).all()
+    assert not np.any(np.where(there, 0.0, grad))
+    assert np.any(grad[1])
+
+
+@every_variant
+def test_packed_documents_are_as_run_apart(name, record):
+    x, model = tokens(2, seed=3), build(name)
+    lengths = ((17, 16), (5, 31))
+    segments = np.full((2, LENGTH), -1)
+    local = np.zeros((2, LENGTH), np.int32)
+    for row, parts in enumerate(lengths):
+        start = 0
+        for number, length in enumerate(parts):
+            segments[row, start : start + length] = number
+            local[row, start : start + length] = np.arange(length)
+            start += length
+    onset_pitch = jnp.stack([jnp.asarray(local) // 3, x], axis=2)
+    packed, _ = model(x, Places(segments=jnp.asarray(segments), coordinates=onset_pitch))
+    assert np.isfinite(packed).all()
+    for row, parts in enumerate(lengths):
+        start = 0
+        for length in parts:
+            document = x[row : row + 1, start : start + length]
+            alone, _ = model(document, places(document))
+            close(record, packed[row, start : start + length], alone[0], 1e-5)
+            start += length
 
 
 @every_variant
 def test_batch_rows_do_not_see_each_other(name):
     x = tokens()
     changed = x.at[1].set((x[1] + 1) % VOCAB)
-    before, after = build(name)(x)[0], build(name)(changed)[0]
+    before, after = run(build(name), x)[0], run(build(name), changed)[0]
     np.testing.assert_array_equal(before[0], after[0])
+    assert not np.array_equal(before[1], after[1])
 
 
 @every_variant
 def test_every_parameter_gets_a_gradient(name):
-    graphdef, params = nnx.split(build(name).model)
+    x, (graphdef, params) = tokens(), nnx.split(build(name))
 
     def loss(params):
-        return (nnx.merge(graphdef, params)(tokens())[0] ** 2).sum()
+        return (run(nnx.merge(graphdef, params), x)[0] ** 2).sum()
 
-    for path, grad in jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(params)):
+    for path, grad in jax.tree_util.tree_leaves_with_path(jax.grad(loss)(params)):
         assert np.isfinite(grad).all(), path
         assert np.any(grad), path
 
 
-@pytest.mark.parametrize("window", [1, 5])
-def test_a_window_counts_the_query_itself(window):
-    """In one layer, output t depends on exactly the `window` tokens up to t."""
-    mixer = Attention(heads=2, pattern=Local(window), position=NoPosition())
-    config = Transformer(layers=1, model=16, hidden=32, mixer=mixer, dropout=0.0)
-    model = Compiled(config)
-    x, t = tokens(1), 20
-    plain = model(x)[0][0, t]
-    seen = []
-    for place in range(LENGTH):
-        changed = x.at[0, place].set((x[0, place] + 1) % VOCAB)
-        if not jnp.array_equal(model(changed)[0][0, t], plain):
-            seen.append(place)
-    assert seen == list(range(t - window + 1, t + 1))
+@pytest.mark.parametrize("name", CACHED)
+def test_a_state_is_saved_and_restored(name, tmp_path):
+    x, model = tokens(), build(name)
+    _, state = run(model, x, 0, 20, model.init_state(2, LENGTH))
+    leaves, structure = jax.tree.flatten(state)
+    np.savez(tmp_path / "state.npz", *map(np.asarray, leaves))
+    with np.load(tmp_path / "state.npz", allow_pickle=False) as stored:
+        restored = structure.unflatten(map(jnp.asarray, stored.values()))
+    ours, theirs = (run(model, x, 20, LENGTH, s)[0] for s in (restored, state))
+    np.testing.assert_array_equal(ours, theirs)
 
 
-def test_a_full_cache_is_nan_and_not_quietly_wrong():
-    x, model = tokens(), build("rope")
-    state = model.init_state(2, LENGTH - 1)
-    _, state = model(x[:, : LENGTH - 1], state=state)
-    logits, _ = model(x[:, LENGTH - 1 :], state=state)
-    assert np.isnan(logits).all()
+@pytest.mark.parametrize("name", CACHED)
+def test_a_fresh_state_is_a_fresh_start_and_a_grown_one_goes_on(name, record):
+    x, model = tokens(), build(name)
+    _, state = run(model, x, 0, 20, model.init_state(2, 20))
+    rest, _ = run(model, x, 20, LENGTH, model.grow_state(state, LENGTH))
+    close(record, rest, run(model, x)[0][:, 20:], 1e-5)
 
 
-def test_a_grown_cache_goes_on_as_before():
-    x = tokens()
-    for name in ("relative", "local"):
-        model = build(name)
-        whole, _ = model(x)
-        _, state = model(x[:, :20], state=model.init_state(2, 20))
-        rest, _ = model(x[:, 20:], state=model.grow_state(state, LENGTH))
-        np.testing.assert_allclose(rest, whole[:, 20:], atol=1e-5)
+SERVED = [n for n, m in VARIANTS.items() if isinstance(m, Attention) and m.implementation is None]
+EXPLICIT = {"blockwise": (False, True), "row_blocks": (False,), "decode": (True,)}
 
 
-def test_a_local_cache_stays_small():
-    model = build("local")
-    slots = [state.k.shape[2] for state in model.init_state(1, 100_000).layers]
-    assert slots == [5, 5]
+def layer_call(layer: AttentionLayer, x: jax.Array, h: jax.Array, explicit: bool, q_len: int):
+    """Return what the last `q_len` queries of a layer take from all keys, as decoding would."""
+    at = places(x, jnp.arange(LENGTH)[None] if explicit else None)
+    if q_len == LENGTH:
+        return layer(h, at)[0]
+    cut = partial(jax.tree.map, lambda leaf: leaf[:, : LENGTH - q_len])
+    rest = partial(jax.tree.map, lambda leaf: leaf[:, LENGTH - q_len :])
+    reference = AttentionLayer.__call__
+    _, state = reference(_textbook(layer), cut(h), cut(at), layer.init_state(h.shape[0], LENGTH))
+    return layer(rest(h), rest(at), state)[0]
 
 
-def test_bfloat16_stays_near_float32():
-    for name in ("relative", "mqa_rope", "blockwise"):
-        config = Transformer(layers=2, model=16, hidden=32, mixer=VARIANTS[name], dropout=0.0)
-        exact, _ = build(name)(tokens())
-        rough, _ = Compiled(config, jnp.bfloat16)(tokens())
-        assert rough.dtype == jnp.float32
-        assert np.abs(rough - exact).max() <= 4e-2 * np.abs(exact).max()
+def _textbook(layer: AttentionLayer) -> AttentionLayer:
+    graphdef, params = nnx.split(layer)
+    copy = nnx.merge(graphdef, params)
+    copy.config = replace(layer.config, implementation="reference")
+    return copy
+
+
+@pytest.mark.parametrize("explicit", [False, True], ids=["consecutive", "explicit"])
+@pytest.mark.parametrize("implementation", [n for n in IMPLEMENTATIONS if n != "reference"])
+@pytest.mark.parametrize("name", SERVED)
+def test_every_implementation(name, implementation, explicit, record, monkeypatch):
+    """Outputs and all gradients equal the textbook's, or the call is refused with a reason."""
+    if explicit not in EXPLICIT.get(implementation, (False, True)):
+        pytest.skip(f"{implementation} does not serve {'explicit' if explicit else 'such'} calls")
+    if implementation == "decode" and prefix(name) is None:
+        pytest.skip("sees ahead, so it is never decoded")
+    monkeypatch.setattr(blockwise, "BLOCK", 16)
+    x, h = tokens(), jax.random.normal(jax.random.key(2), (2, LENGTH, MODEL))
+    q_len = 3 if implementation == "decode" else LENGTH
+
+    def results(implementation: str, dtype=jnp.float32):
+        config = replace(VARIANTS[name], implementation=implementation)
+        graphdef, params = nnx.split(config.build(MODEL, dtype, nnx.Rngs(0)))
+
+        def loss(params, h):
+            y = layer_call(nnx.merge(graphdef, params), x, h, explicit, q_len)
+            return (y * jnp.cos(jnp.arange(MODEL))).sum(), y
+
+        (_, y), grads = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, h)
+        return y, jax.tree_util.tree_leaves_with_path(grads)
+
+    try:
+        y, grads = results(implementation)
+    except NotImplementedError as reason:
+        pytest.skip(str(reason))
+    want, want_grads = results("reference")
+    close(record, y, want, 2e-5)
+    for (path, ours), (_, theirs) in zip(grads, want_grads, strict=True):
+        scale = max(float(np.abs(theirs).max()), 1e-3)
+        assert np.abs(ours - theirs).max() <= 1e-3 * scale, path
+    if implementation == "decode":
+        rough, _ = results(implementation, jnp.bfloat16)
+        assert np.abs(rough - want).max() <= 2e-2 * max(1.0, float(np.abs(want).max()))
+
+
+def test_the_kit_knows_all_families():
+    kinds = {type(mixer) for mixer in VARIANTS.values()}
+    assert kinds == set(members(MixerConfig).values())
+    schemes = {type(m.position) for m in VARIANTS.values() if isinstance(m, Attention)}
+    patterns = {type(m.pattern) for m in VARIANTS.values() if isinstance(m, Attention)}
+    assert schemes >= set(members(Position).values())
+    assert patterns >= set(members(Pattern).values())
