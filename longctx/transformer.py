@@ -16,11 +16,12 @@ from longctx.attention.layer import Attention
 from longctx.dense import Linear
 from longctx.layers import Activation, FeedForward, dropout
 from longctx.mixer import MixerConfig
+from longctx.model import ModelConfig
 from longctx.remat import remat
 
 
 @dataclass(frozen=True)
-class Transformer:
+class Transformer(ModelConfig):
     """Config of a decoder-only Transformer (Vaswani et al. 2017; pre-norm, Xiong et al. 2020)."""
 
     layers: int = 4
@@ -59,7 +60,6 @@ class Transformer:
 
     @property
     def axes(self) -> int:
-        """How many coordinates of a token the network reads, besides the position."""
         return max(mixer.position_scheme.axes for mixer in self.mixers)
 
     def build(self, vocab: int, dtype: DTypeLike, seed: int) -> "TransformerModel":
@@ -69,6 +69,13 @@ class Transformer:
             ValueError: the widths do not fit each other.
         """
         return TransformerModel(self, vocab, dtype, nnx.Rngs(seed))
+
+    def multiplications(self, params: nnx.State, vocab: int, window: int) -> float:
+        """See `ModelConfig`: each query has half the window as keys on average."""
+        matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 2)
+        if not self.tied:
+            matrices -= vocab * self.model
+        return matrices + 2 * self.layers * self.model * window / 2
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["layers", "length"], meta_fields=[])
@@ -126,21 +133,12 @@ class TransformerModel(nnx.Module):
         """
         if state is not None and at.positions is None:
             at = at._replace(positions=state.length[:, None] + jnp.arange(tokens.shape[1]))
-        if self.limit is not None and tokens.shape[1] > self.limit:
-            raise ValueError(
-                f"{tokens.shape[1]} tokens, but the learned positions end after {self.limit}: "
-                "cut the input, or train with a larger table"
-            )
-        positions = resolved(at, tokens.shape[1]).positions
-        assert positions is not None
+        positions = self.counted(at, tokens.shape[1])
         keys = [None] * (1 + len(self.blocks))
         if dropout_key is not None:
             keys = list(jax.random.split(dropout_key, len(keys)))
 
-        x = self.embed(tokens) * self.config.model**0.5
-        for place in self.places:
-            x = place(x, positions)
-        x = dropout(x, self.config.dropout, keys[0])
+        x = self.embedded(tokens, positions, keys[0])
         if state is None and self.config.remat:
             x = remat(self.blocks, x, at, keys[1:])
         else:
@@ -152,9 +150,37 @@ class TransformerModel(nnx.Module):
             if state is not None:
                 length = jnp.maximum(state.length, positions.max(axis=1) + 1)
                 state = DecoderState(tuple(after), length)
+        return self.logits(x), state
+
+    def counted(self, at: Places, length: int) -> Int[Array, "rows len"]:
+        """Return the positions, counted from 0 in each document if they are not given.
+
+        Raises:
+            ValueError: there are more tokens than a position scheme knows.
+        """
+        if self.limit is not None and length > self.limit:
+            raise ValueError(
+                f"{length} tokens, but the learned positions end after {self.limit}: "
+                "cut the input, or train with a larger table"
+            )
+        positions = resolved(at, length).positions
+        assert positions is not None
+        return positions
+
+    def embedded(
+        self, tokens: Int[Array, "batch len"], positions: Int[Array, "rows len"], key: Array | None
+    ) -> Float[Array, "batch len model"]:
+        """Return what the first block reads."""
+        x = self.embed(tokens) * self.config.model**0.5
+        for place in self.places:
+            x = place(x, positions)
+        return dropout(x, self.config.dropout, key)
+
+    def logits(self, x: Float[Array, "batch len model"]) -> Float[Array, "batch len vocab"]:
+        """Return the float32 logits for what the last block wrote."""
         x = self.norm(x)
         logits = self.embed.attend(x) if self.head is None else self.head(x)
-        return logits.astype(jnp.float32), state
+        return logits.astype(jnp.float32)
 
 
 class Block(nnx.Module):
@@ -170,5 +196,8 @@ class Block(nnx.Module):
     def __call__(self, x: Array, at: Places, state: Any, key: Array | None):
         keys = (None, None) if key is None else jax.random.split(key)
         y, state = self.mixer(self.mixer_norm(x), at, state)
-        x = x + dropout(y, self.rate, keys[0])
-        return x + dropout(self.feed(self.feed_norm(x)), self.rate, keys[1]), state
+        return self.fed(x + dropout(y, self.rate, keys[0]), keys[1]), state
+
+    def fed(self, x: Array, key: Array | None) -> Array:
+        """Return `x + feed_forward(norm(x))`."""
+        return x + dropout(self.feed(self.feed_norm(x)), self.rate, key)

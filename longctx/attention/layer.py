@@ -94,13 +94,21 @@ class AttentionLayer(Mixer):
         x: Float[Array, "batch len model"],
         at: Places = Places(),
         state: KVCache | None = None,
-    ) -> tuple[Float[Array, "batch len model"], KVCache | None]:
+        *,
+        silent: int = 0,
+        pattern: Pattern | None = None,
+    ) -> tuple[Float[Array, "batch asking model"], KVCache | None]:
+        """As `Mixer`; the first `silent` tokens are seen but ask nothing, so get no output.
+
+        `pattern` takes the place of the config's, for a layer that serves in two roles.
+        """
         self._require_coordinates(at)
-        pattern, term = self.config.pattern, self.place.term()
-        q, k, v = self._project(x)
+        pattern, term = pattern or self.config.pattern, self.place.term()
+        q, k, v = self._project(x, silent)
         counted = resolved(at, x.shape[1])
         assert counted.positions is not None
-        q, k = self.place.rotate(q, counted.positions), self.place.rotate(k, counted.positions)
+        q = self.place.rotate(q, counted.positions[:, silent:])
+        k = self.place.rotate(k, counted.positions)
         relative = pattern.relative and (term is None or term.relative)
         q_at = k_at = at if at.segments is None or relative else counted
         if self.config.position.axes == 0:
@@ -111,6 +119,7 @@ class AttentionLayer(Mixer):
                 raise ValueError(f"{pattern} sees ahead, so it can't continue a state")
             q_at = self._for_each_row(counted, x.shape[0])
             k, v, k_at, state = state.extend(k, v, q_at)
+        q_at = jax.tree.map(lambda x: x[:, silent:], q_at)
         y = attention(
             q, k, v, pattern=pattern, term=term, q_at=q_at, k_at=k_at,
             implementation=self.config.implementation,
@@ -134,9 +143,10 @@ class AttentionLayer(Mixer):
         )
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape[1:])), kept)
 
-    def _project(self, x: Array) -> tuple[Array, Array, Array]:
+    def _project(self, x: Array, silent: int) -> tuple[Array, Array, Array]:
         split = "batch len (heads dim) -> batch heads len dim"
-        q, k, v = (rearrange(f(x), split, dim=self.dim) for f in (self.q, self.k, self.v))
+        flat = self.q(x[:, silent:]), self.k(x), self.v(x)
+        q, k, v = (rearrange(y, split, dim=self.dim) for y in flat)
         if self.config.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         return q, k, v

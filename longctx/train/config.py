@@ -8,6 +8,7 @@ from jax.typing import DTypeLike
 
 from longctx.data.base import DataConfig
 from longctx.evaluator import Evaluator
+from longctx.model import ModelConfig
 from longctx.train.optimizer import AdamW
 from longctx.transformer import Transformer
 
@@ -18,7 +19,7 @@ class Train:
 
     data: DataConfig
     """Where the pieces come from."""
-    model: Transformer = Transformer()
+    model: ModelConfig = Transformer()
     """The network."""
     optimizer: AdamW = AdamW()
     """How parameters change."""

@@ -26,15 +26,11 @@ PEAK_FLOPS = {
 def flops_per_token(config: Train, params: nnx.State) -> float:
     """Return the model's operations per trained token, forward and backward.
 
-    6 for every weight of a matrix product (Kaplan et al. 2020, section 2.1), plus the attention
-    scores and their values, as full attention over half the window on average. The embedding
-    look-up is free; a tied table works once, as the output layer. Recomputation does not count.
+    6 for every multiplication of the forward pass (Kaplan et al. 2020, section 2.1): it has an
+    addition beside it, and the backward pass is twice as much. Recomputation does not count.
     """
-    matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 2)
-    if not config.model.tied:
-        matrices -= len(config.data.vocabulary().names) * config.model.model
-    scores = 12 * config.model.layers * config.model.model * config.window / 2
-    return 6 * matrices + scores
+    vocab = len(config.data.vocabulary().names)
+    return 6 * config.model.multiplications(params, vocab, config.window)
 
 
 def peak_flops() -> tuple[float, str]:

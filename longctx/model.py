@@ -1,0 +1,35 @@
+"""What a network owes to training: a way to build it, and a count of its work."""
+
+from abc import ABC, abstractmethod
+
+from flax import nnx
+from jax.typing import DTypeLike
+
+
+class ModelConfig(ABC):
+    """A frozen dataclass that builds a network of tokens, like `Transformer`."""
+
+    tied: bool
+    """The output layer is the embedding table, transposed."""
+
+    @property
+    def axes(self) -> int:
+        """How many coordinates of a token the network reads, besides the position."""
+        return 0
+
+    @abstractmethod
+    def build(self, vocab: int, dtype: DTypeLike, seed: int) -> nnx.Module:
+        """Return `model(tokens, at, state, dropout_key) -> (logits, state)`.
+
+        Raises:
+            ValueError: the widths do not fit each other.
+        """
+
+    @abstractmethod
+    def multiplications(self, params: nnx.State, vocab: int, window: int) -> float:
+        """Return those of a forward pass over a window, for each token of it that is trained.
+
+        Counted are one for every weight of a matrix product, and the attention scores and their
+        values, as full attention. The embedding look-up is free; a tied table works once, as the
+        output layer.
+        """
