@@ -1,17 +1,21 @@
 """Command-line flags over a config: every field is a flag, every variant its own spelling."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import tyro
 
 from longctx.attention.patterns import Pattern
 from longctx.attention.positions import Position
+from longctx.data.tokenizers.base import Tokenizer
+from longctx.mixer import MixerConfig
 from longctx.train.config import Train
-from longctx.variants import members, parse, spell
+from longctx.variants import members, parse, parse_value, spell
 
-FAMILIES: tuple[type, ...] = (Position, Pattern)
+FAMILIES: tuple[type, ...] = (Position, Pattern, Tokenizer)
 """Whose members a flag may swap, e.g. `--model.mixer.pattern "Local(size=512)"`."""
 
 Result = TypeVar("Result")
@@ -27,17 +31,40 @@ class TrainingFlags(NamedTuple):
 def training_flags(default: Train, arguments: Sequence[str], prog: str) -> TrainingFlags:
     """Return the config with the flags applied; exits with status 2 as `call_with_flags`."""
 
+    default, arguments = _take_mixer(default, arguments, prog)
+
     def flags(
-        run_dir: Path, config: Annotated[Train, tyro.conf.arg(name="")] = default
+        run_dir: Path,
+        mixer: Annotated[str, tyro.conf.arg(name="model.mixer")] = "that of the config",
+        config: Annotated[Train, tyro.conf.arg(name="")] = default,
     ) -> TrainingFlags:
         """Train a model. The same command continues a run that was stopped.
 
         Args:
             run_dir: Folder of the run: its config, log and checkpoints.
+            mixer: Another mixer, like "LSTM" or "Attention(heads=4, pattern=Local(64))", or one
+                for each layer, like "(Attention(pattern=Local(64)),) * 4 + (Attention,) * 2".
+                Flags of its fields come on top.
         """
         return TrainingFlags(run_dir, config)
 
     return call_with_flags(flags, arguments, prog)
+
+
+def _take_mixer(default: Train, arguments: Sequence[str], prog: str) -> tuple[Train, Sequence[str]]:
+    """Return the config with the mixer that `--model.mixer` spells, and the other arguments."""
+    hint = get_type_hints(type(default.model)).get("mixer", MixerConfig)
+    read = tyro.conf.arg(name="model.mixer", constructor=partial(parse_value, hint=hint))
+
+    def flags(mixer: Annotated[Any, read] = None) -> Any:
+        return mixer
+
+    mixer, rest = tyro.cli(
+        flags, args=arguments, prog=prog, add_help=False, return_unknown_args=True
+    )
+    if mixer is None:
+        return default, arguments
+    return replace(default, model=replace(default.model, mixer=mixer)), rest
 
 
 def call_with_flags(function: Callable[..., Result], arguments: Sequence[str], prog: str) -> Result:
@@ -47,7 +74,7 @@ def call_with_flags(function: Callable[..., Result], arguments: Sequence[str], p
     """
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(_variant_rule)
-    options = (tyro.conf.FlagConversionOff,)
+    options = (tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands)
     return tyro.cli(function, args=arguments, prog=prog, registry=registry, config=options)
 
 

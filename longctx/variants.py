@@ -23,6 +23,9 @@ HOMES = {
 }
 """The packages (all their modules) and modules that hold a family's members, by its name."""
 
+MOST_TIMES = 1000
+"""How often a tuple may be repeated."""
+
 OPERATORS = {ast.BitAnd: operator.and_, ast.BitOr: operator.or_}
 
 
@@ -65,11 +68,29 @@ def parse(text: str, family: type[Family]) -> Family:
     Raises:
         ValueError: no such variant or field, or a value that is neither literal nor variant.
     """
+    return _variant(_tree(text), text, [family])
+
+
+def _tree(text: str) -> ast.expr:
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        return ast.parse(text.strip(), mode="eval").body
     except SyntaxError:
         raise ValueError(f"can't read {text!r}; write it like Name(field=value)") from None
-    return _variant(tree, text, [family])
+
+
+def parse_value(text: str, hint: Any) -> Any:
+    """Return what `text` spells for a field of type `hint`, e.g. `(Causal,) * 2 + (Local(8),)`.
+
+    Raises:
+        ValueError: as `parse`.
+    """
+    families = tuple(_families(hint))
+    value = _value(_tree(text), hint, text)
+    for item in value if isinstance(value, tuple) else (value,):
+        if not isinstance(item, families):
+            wanted = " or ".join(family.__name__ for family in families)
+            raise ValueError(f"{item!r} in {text!r} is no {wanted}")
+    return value
 
 
 def _variant(tree: ast.expr, text: str, families: list[type]) -> Any:
@@ -108,12 +129,28 @@ def _value(tree: ast.expr, hint: Any, text: str) -> Any:
     families = _families(hint)
     if families and isinstance(tree, ast.Tuple):
         return tuple(_value(item, hint, text) for item in tree.elts)
+    if families and isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add | ast.Mult):
+        return _joined(tree, hint, text)
     if hint in families or (families and isinstance(tree, ast.Call | ast.Name | ast.BinOp)):
         return _variant(tree, text, families)
     try:
         return ast.literal_eval(tree)
     except (ValueError, TypeError):
         raise ValueError(f"the values in {text!r} must be literals") from None
+
+
+def _joined(tree: ast.BinOp, hint: Any, text: str) -> tuple:
+    """Return the tuple that a sum of tuples, or a tuple times a number, spells."""
+    left = _value(tree.left, hint, text)
+    if isinstance(tree.op, ast.Add):
+        right = _value(tree.right, hint, text)
+        fits = isinstance(right, tuple)
+    else:
+        right = tree.right.value if isinstance(tree.right, ast.Constant) else None
+        fits = type(right) is int and 0 < right <= MOST_TIMES
+    if not (fits and isinstance(left, tuple)):
+        raise ValueError(f"can't read {text!r}; write it like (Name(field=value),) * 4 + (Name,)")
+    return left + right if isinstance(tree.op, ast.Add) else left * right
 
 
 def _families(hint: Any) -> list[type]:

@@ -148,6 +148,16 @@ def _of(index: Array, tree):
     return jax.tree.map(lambda x: x[index], tree)
 
 
+def _add_band(total: Entries, band: slice, q_t: Array, d_band: Array) -> Entries:
+    """Return the gradient of a head's transposed entries with that of one block added."""
+    embeddings, bias = total.embeddings, total.bias
+    if embeddings is not None:
+        embeddings = embeddings.at[:, band].add(q_t @ d_band)
+    if bias is not None:
+        bias = bias.at[band].add(d_band.sum(axis=0))
+    return Entries(embeddings, bias)
+
+
 def _transposed(entries: Entries) -> Entries:
     table = entries.embeddings
     return entries._replace(embeddings=None if table is None else table.swapaxes(1, 2))
@@ -231,14 +241,10 @@ def _backward(pattern: Pattern, saved, cotangents):
             dv_t = dv_t.at[:, columns].add(d_out_t[b, h][:, rows] @ weights)
             dk_t = dk_t.at[:, columns].add(q_t[b, h][:, rows] @ d_scores)
             dq_rows = d_scores @ k[b, kv, columns]
-            if head.embeddings is not None:
-                d_band = unskew(d_scores, block.width)
+            d_band = unskew(d_scores, block.width)
+            if entries.embeddings is not None:
                 dq_rows += d_band @ entries.embeddings[h, band]
-                d_table = d_head.embeddings.at[:, band].add(q_t[b, h][:, rows] @ d_band)
-                d_head = d_head._replace(embeddings=d_table)
-            if head.bias is not None:
-                d_bias = unskew(d_scores, block.width).sum(axis=0)
-                d_head = d_head._replace(bias=d_head.bias.at[band].add(d_bias))
+            d_head = _add_band(d_head, band, q_t[b, h][:, rows], d_band)
             dq.append(dq_rows)
         return d_head, (jnp.concatenate(dq), dk_t, dv_t)
 

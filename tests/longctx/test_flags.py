@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from configs.catalogue import load_config
+from longctx.attention.layer import Attention
 from longctx.attention.patterns import Local
 from longctx.attention.positions import RoPE
 from longctx.flags import training_flags
+from longctx.mixers import LSTM
 
 TINY = load_config(str(Path(__file__).parents[1] / "configs" / "tiny.py"))
 
@@ -57,9 +59,29 @@ def test_variants_are_chosen_by_their_spelling():
     assert config.model.mixer.pattern == Local(8)
 
 
+def test_a_mixer_is_chosen_whole_and_its_fields_on_top():
+    assert parsed("--model.mixer", "LSTM(width=8)").config.model.mixer == LSTM(width=8)
+    config = parsed("--model.mixer=Attention(heads=4)", "--model.mixer.kv-heads", "2").config
+    assert config.model.mixer == Attention(heads=4, kv_heads=2)
+
+
+def test_each_layer_may_have_a_mixer_of_its_own():
+    config = parsed(
+        *("--model.layers", "3", "--model.mixer", "(Attention(pattern=Local(8)),) * 2 + (LSTM,)"),
+        *("--model.mixer.0.heads", "2"),
+    ).config
+    local = Attention(pattern=Local(8))
+    assert config.model.mixer == (replace(local, heads=2), local, LSTM())
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
+        (["--model.mixer", "LTSM"], "Did you mean LSTM"),
+        (["--model.mixer", "3"], "is no MixerConfig"),
+        (["--model.mixer", "(LSTM,) * 1000000000"], "write it like"),
+        (["--model.mixer", "(LSTM,) * 1.5"], "write it like"),
+        (["--model.mixer", "LSTM + LSTM"], "write it like"),
         (["--step", "7"], "--steps"),
         (["--optimizer.learning-rat", "1"], "--optimizer.learning-rate"),
         (["--model.mixer.positions", "RoPE"], "--model.mixer.position"),
