@@ -1,8 +1,8 @@
 """Command-line flags over a config: every field is a flag, every variant its own spelling."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
@@ -53,18 +53,24 @@ def training_flags(default: Train, arguments: Sequence[str], prog: str) -> Train
 
 def _take_mixer(default: Train, arguments: Sequence[str], prog: str) -> tuple[Train, Sequence[str]]:
     """Return the config with the mixer that `--model.mixer` spells, and the other arguments."""
-    hint = get_type_hints(type(default.model)).get("mixer", MixerConfig)
-    read = tyro.conf.arg(name="model.mixer", constructor=partial(parse_value, hint=hint))
 
-    def flags(mixer: Annotated[Any, read] = None) -> Any:
+    def flags(mixer: Annotated[str, tyro.conf.arg(name="model.mixer")] = "") -> str:
         return mixer
 
-    mixer, rest = tyro.cli(
+    text, rest = tyro.cli(
         flags, args=arguments, prog=prog, add_help=False, return_unknown_args=True
     )
-    if mixer is None:
+    if not text:
         return default, arguments
-    return replace(default, model=replace(default.model, mixer=mixer)), rest
+    try:
+        hint = get_type_hints(type(default.model)).get("mixer", MixerConfig)
+        mixer = parse_value(text, hint)
+        layers = {"layers": len(mixer)} if isinstance(mixer, tuple) else {}
+        model = replace(default.model, mixer=mixer, **layers)  # pyright: ignore
+    except (TypeError, ValueError) as error:
+        print(f"--model.mixer: {error}", file=sys.stderr)
+        sys.exit(2)
+    return replace(default, model=model), rest
 
 
 def call_with_flags(function: Callable[..., Result], arguments: Sequence[str], prog: str) -> Result:

@@ -67,7 +67,7 @@ def test_a_mixer_is_chosen_whole_and_its_fields_on_top():
 
 def test_each_layer_may_have_a_mixer_of_its_own():
     config = parsed(
-        *("--model.layers", "3", "--model.mixer", "(Attention(pattern=Local(8)),) * 2 + (LSTM,)"),
+        *("--model.mixer", "(Attention(pattern=Local(8)),) * 2 + (LSTM,)"),
         *("--model.mixer.0.heads", "2"),
     ).config
     local = Attention(pattern=Local(8))
