@@ -72,6 +72,17 @@ def test_the_lists_that_tests_run_over_hold_what_they_should():
     assert all(kind.paper for kind in members(rope_scaling.RopeScaling).values())
 
 
+@pytest.mark.parametrize("scheme", EVERY, ids=str)
+def test_a_scheme_says_truly_what_it_does_to_queries(scheme):
+    place, q = scheme.in_attention(HEADS, DIM, nnx.Rngs(0)), queries(3)
+    at = places([0, 2, 30])._replace(coordinates=jnp.zeros((1, 3, scheme.axes), jnp.int32))
+    assert scheme.rotates != jnp.array_equal(place.rotate(q, at.positions), q)
+    term = place.term()
+    if term is not None:
+        other = scores_of(term, 2 * q, at, at)
+        assert scheme.reads_queries != jnp.array_equal(other, scores_of(term, q, at, at))
+
+
 class TestTerms:
     """What every score term owes."""
 
@@ -488,6 +499,7 @@ class TestTogether:
         (lambda: FIRE(width=0), "width of at least 1, not 0"),
         (lambda: FIRE(scale=0.0), "scale above 0, not 0.0"),
         (lambda: FIRE(threshold=-1.0), "threshold above 0, not -1.0"),
+        (lambda: Together((RoPE(), RelativeEmbedding())), "beside a rotation take a bias"),
         (lambda: Together(()), "at least 1 position scheme"),
         (lambda: Together((RoPE,)), "tuple of at least 1 position scheme"),
         (lambda: Together([RoPE()]), "tuple of at least 1 position scheme"),

@@ -63,6 +63,16 @@ class Position:
         return 0
 
     @property
+    def rotates(self) -> bool:
+        """Whether it turns queries and keys by an angle that grows with their place."""
+        return False
+
+    @property
+    def reads_queries(self) -> bool:
+        """Whether its score term multiplies the queries, which must not be turned then."""
+        return False
+
+    @property
     def limit(self) -> int | None:
         """How many positions it knows; None is any number."""
         return None

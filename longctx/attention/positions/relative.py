@@ -45,6 +45,10 @@ class RelativeEmbedding(Position):
             cls(max_distance=6, beyond="zero", values=True, two_sided=True),
         )
 
+    @property
+    def reads_queries(self):
+        return True
+
     def in_attention(self, heads, dim, rngs):
         return _Tables(self, heads if self.per_head else 1, dim, rngs)
 

@@ -30,6 +30,10 @@ class RoPE(Position):
         kinds = members(RopeScaling).values()
         return tuple(cls(base=100.0, scaling=scaling) for kind in kinds for scaling in kind.small())
 
+    @property
+    def rotates(self):
+        return True
+
     def in_attention(self, heads, dim, rngs):
         if dim % 2:
             raise ValueError(f"RoPE needs an even head width, not {dim}")

@@ -12,6 +12,7 @@ from longctx.attention.positions.concatenated_sinusoidal import ConcatenatedSinu
 from longctx.attention.positions.fire import FIRE
 from longctx.attention.positions.relative import RelativeEmbedding
 from longctx.attention.positions.rope import RoPE
+from longctx.attention.positions.t5_bias import T5Bias
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,31 @@ class Together(Position):
             )
         nested = [s.schemes if isinstance(s, Together) else (s,) for s in schemes]
         object.__setattr__(self, "schemes", sum(nested, ()))
+        if self.rotates and self.reads_queries:
+            raise ValueError(
+                f"{self} would multiply rotated queries by embeddings of distances, which mixes "
+                "absolute places in: beside a rotation take a bias like T5Bias or ALiBi"
+            )
 
     @classmethod
     def small(cls):
         return (
             cls((ConcatenatedSinusoidal(width=6), RelativeEmbedding(max_distance=5, values=True))),
-            cls((RoPE(base=100.0), RelativeEmbedding(max_distance=4, per_head=False), ALiBi())),
-            cls((FIRE(width=8, threshold=8.0), RelativeEmbedding(max_distance=5, beyond="zero"))),
+            cls((RoPE(base=100.0), T5Bias(buckets=8, max_distance=20), ALiBi())),
+            cls((FIRE(width=8, threshold=8.0), RelativeEmbedding(max_distance=5, per_head=False))),
         )
 
     @property
     def axes(self):
         return max(scheme.axes for scheme in self.schemes)
+
+    @property
+    def rotates(self):
+        return any(scheme.rotates for scheme in self.schemes)
+
+    @property
+    def reads_queries(self):
+        return any(scheme.reads_queries for scheme in self.schemes)
 
     @property
     def limit(self):
