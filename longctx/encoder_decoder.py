@@ -136,6 +136,11 @@ class EncoderDecoderState:
     memory: tuple[Memory, ...]
     begun: bool
 
+    @property
+    def length(self) -> Int[Array, " batch"]:
+        """How many tokens each row has had, the source among them."""
+        return self.decoder.length
+
 
 class CrossBlock(nnx.Module):
     """The decoder's second sublayer: `x + cross_attention(norm(x), memory)`."""
@@ -198,7 +203,7 @@ class EncoderDecoderModel(nnx.Module):
                 f"the decoder: give at least {silent + 1} at first"
             )
         if state is not None and at.positions is None:
-            length = state.decoder.length[:, None]
+            length = state.length[:, None]
             at = at._replace(positions=length + jnp.arange(tokens.shape[1]))
         positions = self.decoder.counted(at, tokens.shape[1])
         keys = [None] * 3 if dropout_key is None else list(jax.random.split(dropout_key, 3))
@@ -213,7 +218,7 @@ class EncoderDecoderModel(nnx.Module):
             at = _cut(at._replace(positions=positions), slice(silent, None))
         x, layers, memory = self._decode(x, at, read, state, keys[2])
         if state is not None:
-            length = jnp.maximum(state.decoder.length, positions.max(axis=1) + 1)
+            length = jnp.maximum(state.length, positions.max(axis=1) + 1)
             state = EncoderDecoderState(DecoderState(layers, length), memory, begun=True)
         return jnp.pad(self.decoder.logits(x), [(0, 0), (silent, 0), (0, 0)]), state
 

@@ -119,7 +119,7 @@ def test_any_chunking_gives_the_whole(setting, mixer):
         part, state = model(x[:, start:end], state=state)
         parts.append(part)
     np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, atol=1e-5)
-    np.testing.assert_array_equal(state.decoder.length, LENGTH)
+    np.testing.assert_array_equal(state.length, LENGTH)
 
 
 @every_setting
