@@ -20,6 +20,7 @@ HOMES = {
     "MixerConfig": ["longctx.attention.layer", "longctx.mixers"],
     "Pattern": ["longctx.attention.patterns"],
     "Position": ["longctx.attention.positions"],
+    "RopeScaling": ["longctx.attention.positions.rope_scaling"],
 }
 """The packages (all their modules) and modules that hold a family's members, by its name."""
 

@@ -5,6 +5,7 @@ ties the others to it, gradients of all learned tables included. `--kit-report F
 worst error of every variant.
 """
 
+import sys
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -17,14 +18,15 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.attention import IMPLEMENTATIONS, Pattern, Places, blockwise
+from kernels.attention import IMPLEMENTATIONS, Pattern, Places
 from longctx.attention.layer import Attention, AttentionLayer
 from longctx.attention.positions import Position, RelativeEmbedding
 from longctx.mixer import MixerConfig
 from longctx.transformer import Transformer
 from longctx.variants import members, spell
 
-LENGTH, MODEL, VOCAB = 40, 16, 13
+LENGTH, MODEL, VOCAB = 29, 16, 13
+"""Chunks are 1, 8 and 20 tokens long, so that few shapes are compiled."""
 TABLE = RelativeEmbedding(max_distance=9)
 
 
@@ -94,17 +96,17 @@ def close(record, ours, theirs, atol: float) -> None:
 def test_changing_the_future_changes_nothing(name, record):
     """Exactly nothing, of outputs and of the gradients of outputs."""
     x, model = tokens(), build(name)
-    changed = x.at[:, 25:].set((x[:, 25:] + 1) % VOCAB)
+    changed = x.at[:, 20:].set((x[:, 20:] + 1) % VOCAB)
     before, after = run(model, x)[0], run(model, changed)[0]
-    assert not jnp.array_equal(before[:, 25:], after[:, 25:])
+    assert not jnp.array_equal(before[:, 20:], after[:, 20:])
     if prefix(name) is None:
-        assert not jnp.array_equal(before[:, :25], after[:, :25])
+        assert not jnp.array_equal(before[:, :20], after[:, :20])
     else:
-        close(record, before[:, :25], after[:, :25], 0.0)
+        close(record, before[:, :20], after[:, :20], 0.0)
 
 
 @pytest.mark.parametrize("name", CACHED)
-@pytest.mark.parametrize("cuts", [(1, 2), (19, 20, 28, 39)], ids=str)
+@pytest.mark.parametrize("cuts", [(1, 9), (20, 21)], ids=str)
 def test_any_chunking_gives_the_whole(name, cuts, record):
     x, model = tokens(), build(name)
     whole, nothing = run(model, x)
@@ -134,18 +136,18 @@ def test_any_drawn_chunking_gives_the_whole(name, cuts, rows):
 
 @pytest.mark.parametrize("name", CACHED)
 def test_rows_of_different_lengths_continue_alone(name, record):
-    """Right-padded prompts of 9 and 20 tokens, then 7 more each, against each row by itself."""
+    """Right-padded prompts of 9 and 20 tokens, then 8 more each, against the whole pass."""
     x, model, lengths = tokens(), build(name), (9, 20)
     at = jnp.stack([jnp.where(jnp.arange(20) < n, jnp.arange(20), -1) for n in lengths])
     first, state = model(x[:, :20], places(x[:, :20], at), model.init_state(2, LENGTH))
-    more = jnp.stack([x[row, n : n + 7] for row, n in enumerate(lengths)])
-    further = jnp.asarray(lengths)[:, None] + jnp.arange(7)
+    more = jnp.stack([x[row, n : n + 8] for row, n in enumerate(lengths)])
+    further = jnp.asarray(lengths)[:, None] + jnp.arange(8)
     second, _ = model(more, places(more, further), state)
     assert np.isfinite(first).all()
+    whole, _ = run(model, x)
     for row, n in enumerate(lengths):
-        alone, _ = run(model, x[row : row + 1], 0, n + 7)
-        close(record, first[row, :n], alone[0, :n], 1e-5)
-        close(record, second[row], alone[0, n:], 1e-5)
+        close(record, first[row, :n], whole[row, :n], 1e-5)
+        close(record, second[row], whole[row, n : n + 8], 1e-5)
 
 
 def translation_invariant(name: str) -> bool:
@@ -170,11 +172,11 @@ def test_shifting_all_positions_changes_nothing(name, record):
 @every_variant
 def test_padding_is_finite_and_gets_no_gradient(name):
     """A row of padding alone has no key to see; a row with padding behind is as without."""
-    x, model = tokens(3), build(name)
+    x, model = tokens(), build(name)
     mixer = model.blocks[0].mixer
-    length = jnp.array([LENGTH, 30, 0])[:, None]
+    length = jnp.array([20, 0])[:, None]
     at = places(x, jnp.where(jnp.arange(LENGTH) < length, jnp.arange(LENGTH), -1))
-    h = jax.random.normal(jax.random.key(1), (3, LENGTH, MODEL))
+    h = jax.random.normal(jax.random.key(1), (2, LENGTH, MODEL))
     there = (jnp.arange(LENGTH) < length)[:, :, None]
 
     def loss(h):
@@ -185,13 +187,13 @@ def test_padding_is_finite_and_gets_no_gradient(name):
     assert np.isfinite(y).all()
     assert np.isfinite(grad).all()
     assert not np.any(np.where(there, 0.0, grad))
-    assert np.any(grad[1])
+    assert np.any(grad[0])
 
 
 @every_variant
 def test_packed_documents_are_as_run_apart(name, record):
     x, model = tokens(2, seed=3), build(name)
-    lengths = ((17, 16), (5, 31))
+    lengths = ((8, 20), (20, 8))
     segments = np.full((2, LENGTH), -1)
     local = np.zeros((2, LENGTH), np.int32)
     for row, parts in enumerate(lengths):
@@ -206,9 +208,9 @@ def test_packed_documents_are_as_run_apart(name, record):
     for row, parts in enumerate(lengths):
         start = 0
         for length in parts:
-            document = x[row : row + 1, start : start + length]
+            document = x[:, start : start + length]
             alone, _ = model(document, places(document))
-            close(record, packed[row, start : start + length], alone[0], 1e-5)
+            close(record, packed[row, start : start + length], alone[row], 1e-5)
             start += length
 
 
@@ -285,9 +287,9 @@ def test_every_implementation(name, implementation, explicit, record, monkeypatc
         pytest.skip(f"{implementation} does not serve {'explicit' if explicit else 'such'} calls")
     if implementation == "decode" and prefix(name) is None:
         pytest.skip("sees ahead, so it is never decoded")
-    monkeypatch.setattr(blockwise, "BLOCK", 16)
+    monkeypatch.setattr(sys.modules["kernels.attention.blockwise"], "BLOCK", 16)
     x, h = tokens(), jax.random.normal(jax.random.key(2), (2, LENGTH, MODEL))
-    q_len = 3 if implementation == "decode" else LENGTH
+    q_len = 1 if implementation == "decode" else LENGTH
 
     def results(implementation: str, dtype=jnp.float32):
         config = replace(VARIANTS[name], implementation=implementation)
