@@ -42,6 +42,10 @@ class RelativePitchTime(Position):
         return cls(max_time=6, max_pitch=5), cls(max_time=6, max_pitch=5, per_head=False)
 
     @property
+    def reads_queries(self):
+        return True
+
+    @property
     def axes(self):
         return 2
 
