@@ -1,5 +1,6 @@
-"""Note-wise likelihood: nats per note token, each token scored once, boundaries left out."""
+"""Likelihood: nats per token, each token scored once, boundaries left out."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -9,14 +10,14 @@ from flax import nnx
 from jax import Array
 
 from longctx.data.base import Batch, Split, data_hash, vocabulary_hash
-from longctx.data.windows import evaluation_batches
+from longctx.data.tokenizers.base import Tokenizer
 from longctx.evaluator import Evaluator, Trained
 from longctx.train.step import summed_loss
 
 
 @dataclass(frozen=True)
 class Likelihood(Evaluator):
-    """Mean negative log-likelihood in nats per note token of one split."""
+    """Mean negative log-likelihood in nats per token of one split."""
 
     split: Split = "valid"
     """Which pieces."""
@@ -29,17 +30,20 @@ class Likelihood(Evaluator):
     """Windows at once."""
 
     def run(self, trained: Trained) -> Iterator[tuple[str, float]]:
-        """Yield `("SPLIT/nll", nats per note token)`."""
+        """Yield `("SPLIT/nll", nats per token)`; of text also `("SPLIT/bits_per_byte", bits)`."""
         window, stride = self.geometry(trained)
-        sequences = trained.data.sequences(self.split)
-        vocabulary = trained.data.vocabulary()
         total = weight = 0.0
-        for batch in evaluation_batches(sequences, vocabulary, window, stride, self.batch):
+        for batch in trained.data.evaluation_batches(self.split, window, stride, self.batch):
             total += float(_weighted_nll(trained.graphdef, trained.params, batch))
             weight += float(batch.weights.sum())
         if not weight:
             raise ValueError(f"the {self.split} split holds no token to score")
         yield f"{self.split}/nll", total / weight
+        vocabulary = trained.data.vocabulary()
+        if isinstance(vocabulary, Tokenizer):
+            sequences = trained.data.sequences(self.split)
+            size = sum(len(vocabulary.decode(sequence).encode()) for sequence in sequences)
+            yield f"{self.split}/bits_per_byte", total / math.log(2) / size
 
     def geometry(self, trained: Trained) -> tuple[int, int]:
         """Return (window, stride) in tokens for a model."""
@@ -50,7 +54,7 @@ class Likelihood(Evaluator):
         """Return what another number must share to be comparable with this one."""
         window, stride = self.geometry(trained)
         return {
-            "unit": "nats per note token, mean over all tokens of the split; boundary not scored",
+            "unit": "nats per token, mean over all tokens of the split; boundary not scored",
             "split": self.split,
             "pieces": len(trained.data.sequences(self.split)),
             "tokens": sum(map(len, trained.data.sequences(self.split))),

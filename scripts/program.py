@@ -19,6 +19,6 @@ def run(main: Callable[[list[str]], None]) -> None:
     except KeyboardInterrupt:
         print("\nstopped by SIGINT", file=sys.stderr)
         sys.exit(130)
-    except (ValueError, OSError, CheckpointError, NonFiniteLoss) as error:
+    except (ValueError, OSError, ModuleNotFoundError, CheckpointError, NonFiniteLoss) as error:
         print(f"\nerror: {error}", file=sys.stderr)
         sys.exit(1)
