@@ -161,6 +161,7 @@ class EncoderDecoderModel(nnx.Module):
         plain = config.decoder_only
         self.config, self.axes = config, config.axes
         self.decoder = TransformerModel(plain, vocab, dtype, rngs)
+        self.limit = self.decoder.limit
         own = 0 if config.share_encoder_decoder else config.encoder_layers - config.align_layers
         self.encoder = nnx.List([Block(plain, config.mixer, dtype, rngs) for _ in range(own)])
         norm = partial(nnx.LayerNorm, config.model, use_bias=False, dtype=dtype, rngs=rngs)

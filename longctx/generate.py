@@ -55,11 +55,17 @@ def generate(
         The new tokens of each row.
 
     Raises:
-        ValueError: a prompt is empty, there is none, `length` is not positive, or the model reads
-            coordinates and has no rule for them.
+        ValueError: a prompt is empty, there is none, `length` is not positive, the model's
+            positions end before it, or the model reads coordinates and has no rule for them.
     """
     tokens, positions = _padded(prompts, length)
     longest = tokens.shape[1]
+    limit = nnx.merge(graphdef, params).limit
+    if limit is not None and longest + length - 1 > limit:
+        raise ValueError(
+            f"{longest} tokens and {length} new ones, but the learned positions end after {limit}: "
+            "ask for fewer, or train with a larger table"
+        )
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(len(tokens)))
     capacity = _capacity(longest, longest + length)
     logits, state = _prefill(graphdef, params, tokens, positions, capacity, rule)

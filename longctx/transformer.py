@@ -158,7 +158,7 @@ class TransformerModel(nnx.Module):
         Raises:
             ValueError: there are more tokens than a position scheme knows.
         """
-        if self.limit is not None and length > self.limit:
+        if self.limit is not None and at.segments is None and length > self.limit:
             raise ValueError(
                 f"{length} tokens, but the learned positions end after {self.limit}: "
                 "cut the input, or train with a larger table"

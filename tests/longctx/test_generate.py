@@ -1,6 +1,6 @@
 """Cached generation: the same tokens as recomputing everything, endings, seeds, batches."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +9,7 @@ from flax import nnx
 
 from longctx.attention.layer import Attention
 from longctx.attention.patterns import Local
-from longctx.attention.positions import RelativeEmbedding
+from longctx.attention.positions import Learned, RelativeEmbedding
 from longctx.generate import CHUNK, STAGE, generate
 from longctx.sampling import Sampler
 from longctx.transformer import Transformer
@@ -25,6 +25,16 @@ def model(local: bool):
         mixer = Attention(heads=2, position=mixer.position, pattern=Local(16))
     config = Transformer(layers=2, model=16, hidden=32, mixer=mixer)
     return nnx.split(config.build(11, jnp.float32, seed=1))
+
+
+def test_learned_positions_end():
+    mixer = Attention(heads=2, position=Learned(length=12))
+    config = Transformer(layers=1, model=16, hidden=16, mixer=mixer)
+    graphdef, params = nnx.split(config.build(7, jnp.float32, seed=0))
+    call = partial(generate, graphdef, params, [np.array([0, 1, 2])], boundary=-1, sampler=GREEDY)
+    assert len(call(length=10)[0]) == 10
+    with pytest.raises(ValueError, match="3 tokens and 11 new ones, but .* end after 12"):
+        call(length=11)
 
 
 @pytest.mark.parametrize("local", [False, True])
