@@ -33,7 +33,7 @@ def test_learned_positions_end():
     graphdef, params = nnx.split(config.build(7, jnp.float32, seed=0))
     call = partial(generate, graphdef, params, [np.array([0, 1, 2])], boundary=-1, sampler=GREEDY)
     assert len(call(length=10)[0]) == 10
-    with pytest.raises(ValueError, match="3 tokens and 11 new ones, but .* end after 12"):
+    with pytest.raises(ValueError, match=r"3 tokens and 11 new ones, but .* end after 12"):
         call(length=11)
 
 
