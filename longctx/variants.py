@@ -142,12 +142,12 @@ def _value(tree: ast.expr, hint: Any, text: str) -> Any:
 
 def _joined(tree: ast.BinOp, hint: Any, text: str) -> tuple:
     """Return the tuple that a sum of tuples, or a tuple times a number, spells."""
-    left = _value(tree.left, hint, text)
+    left, right = _value(tree.left, hint, text), None
     if isinstance(tree.op, ast.Add):
         right = _value(tree.right, hint, text)
         fits = isinstance(right, tuple)
     else:
-        right = tree.right.value if isinstance(tree.right, ast.Constant) else None
+        right = getattr(tree.right, "value", None)
         fits = type(right) is int and 0 < right <= MOST_TIMES
     if not (fits and isinstance(left, tuple)):
         raise ValueError(f"can't read {text!r}; write it like (Name(field=value),) * 4 + (Name,)")
