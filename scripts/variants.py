@@ -1,31 +1,13 @@
 """Keep the README's table of variants true: python -m scripts.variants [--write True]."""
 
-import inspect
 from pathlib import Path
 
-from longctx.attention.patterns import Pattern
-from longctx.attention.positions import Position
 from longctx.flags import call_with_flags
-from longctx.mixer import MixerConfig
-from longctx.variants import members
+from longctx.variant_table import table
 from scripts.program import run
 
 README = Path(__file__).parents[1] / "README.md"
 START, END = "<!-- variants -->\n", "<!-- /variants -->"
-FAMILIES = {"mixer": MixerConfig, "position": Position, "pattern": Pattern}
-
-
-def table() -> str:
-    """Return the markdown table of all variants, each with its file and what it says of itself."""
-    rows = ["| | variant | source | file |", "|---|---|---|---|"]
-    for family, base in FAMILIES.items():
-        ours = {n: v for n, v in members(base).items() if v.__module__.startswith("longctx.")}
-        for name, variant in sorted(ours.items()):
-            module = inspect.getmodule(variant)
-            file = f"{variant.__module__.replace('.', '/')}.py"
-            source = (module.__doc__ or "").strip().splitlines()[0] if module else ""
-            rows.append(f"| {family} | `{name}` | {source} | [{file}]({file}) |")
-    return "\n".join(rows) + "\n"
 
 
 def with_table(text: str) -> str:

@@ -1,19 +1,32 @@
 """The README's promises that a machine can check."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
-from configs.catalogue import names
-from scripts.variants import table, with_table
+from configs.catalogue import load_config, names
+from longctx.flags import training_flags
+from scripts.variants import with_table
 
 README = Path(__file__).parents[1] / "README.md"
 
 
 def test_the_example_runs():
-    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    example, _ = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len(example.splitlines()) <= 15
     exec(compile(example, "README.md", "exec"), {})
+
+
+def test_the_commands_for_training_are_understood():
+    text = README.read_text().replace("\\\n", " ")
+    commands = re.findall(r"^python -m scripts\.train (.*)", text, re.MULTILINE)
+    assert len(commands) >= 2
+    for command in commands:
+        name, *flags = shlex.split(command)
+        default = load_config(name)
+        assert training_flags(default, flags, "train").config.model != default.model
 
 
 def test_the_table_of_variants_is_the_generated_one():
@@ -21,13 +34,26 @@ def test_the_table_of_variants_is_the_generated_one():
     assert text == with_table(text), "run python -m scripts.variants --write True"
 
 
-def test_every_variant_and_its_file_are_in_the_table():
-    rows = table().splitlines()[2:]
-    assert any("`RelativeEmbedding`" in row for row in rows)
-    for row in rows:
-        file = re.search(r"\]\((.*?\.py)\)", row)
-        assert file, row
-        assert (README.parent / file.group(1)).is_file(), row
+def cells(name: str) -> list[str]:
+    """Return a variant's cells in the README: paper, causal, cached, kernels, parameters."""
+    (row,) = (row for row in README.read_text().splitlines() if f"[`{name}`]" in row)
+    return [cell.strip() for cell in row.split("|")][3:-1]
+
+
+def test_the_table_says_what_is_known_of_some_variants():
+    attention = 4 * 256 * 256
+    lstm = 2 * 256 * 4 * 256 + 4 * 256
+    papers = ("Su et al. 2021", "Beltagy et al. 2020", "Raffel et al. 2020", "Vaswani et al. 2017")
+    assert cells("Attention")[1:] == ["yes", "yes", "all", f"{attention:,}"]
+    assert cells("LSTM")[1:4] == ["yes", "fixed size", "its own"]
+    assert int(cells("LSTM")[4].replace(",", "")) >= lstm
+    assert cells("RoPE") == [papers[0], "yes", "yes", "all", "0"]
+    assert cells("Learned")[4] == f"{512 * 256:,} once"
+    assert cells("RelativeEmbedding")[4] == f"{8 * 512 * 32:,}"
+    assert cells("RelativePitchTime")[3] == "all but row_blocks"
+    assert cells("Local") == [papers[1], "yes", "ring of 256", "all", "0"]
+    assert cells("Prefix") == [papers[2], "prefix", "yes", "all", "0"]
+    assert cells("Full") == [papers[3], "no", "no", "all", "0"]
 
 
 def test_a_readme_without_markers_is_refused():

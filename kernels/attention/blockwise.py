@@ -58,6 +58,13 @@ def blockwise(
     return out, rearrange(lse, "b kv group q -> b (kv group) q")[:, :, :q_len]
 
 
+def live_tiles(pattern: Pattern, q_len: int, k_len: int) -> tuple[int, int]:
+    """Return how many tiles are computed for consecutive tokens, and how many there are."""
+    rows, columns = min(BLOCK, q_len), min(BLOCK, k_len)
+    live = _live_tiles(pattern, q_len, k_len, rows, columns).counts
+    return int(live.sum()), len(live) * -(-k_len // columns)
+
+
 def _pad(x: Array, axis: int, to: int, fill: int = 0) -> Array:
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, -x.shape[axis] % to)
