@@ -60,12 +60,7 @@ def generate(
     """
     tokens, positions = _padded(prompts, length)
     longest = tokens.shape[1]
-    limit = nnx.merge(graphdef, params).limit
-    if limit is not None and longest + length - 1 > limit:
-        raise ValueError(
-            f"{longest} tokens and {length} new ones, but the learned positions end after {limit}: "
-            "ask for fewer, or train with a larger table"
-        )
+    _require_positions(nnx.merge(graphdef, params).limit, longest, length)
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(len(tokens)))
     capacity = _capacity(longest, longest + length)
     logits, state = _prefill(graphdef, params, tokens, positions, capacity, rule)
@@ -83,6 +78,14 @@ def generate(
     rows = np.concatenate(pieces, axis=1)[:, :length]
     ends = [np.flatnonzero(row == boundary) for row in rows]
     return [row[: end[0]] if len(end) else row for row, end in zip(rows, ends, strict=True)]
+
+
+def _require_positions(limit: int | None, given: int, new: int) -> None:
+    if limit is not None and given + new - 1 > limit:
+        raise ValueError(
+            f"{given} tokens and {new} new ones, but the learned positions end after {limit}: ask "
+            "for fewer, or train with a larger table"
+        )
 
 
 def _padded(prompts: Sequence[np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray]:

@@ -142,16 +142,16 @@ def _value(tree: ast.expr, hint: Any, text: str) -> Any:
 
 def _joined(tree: ast.BinOp, hint: Any, text: str) -> tuple:
     """Return the tuple that a sum of tuples, or a tuple times a number, spells."""
-    left, right = _value(tree.left, hint, text), None
-    if isinstance(tree.op, ast.Add):
+    left = _value(tree.left, hint, text)
+    if isinstance(left, tuple) and isinstance(tree.op, ast.Add):
         right = _value(tree.right, hint, text)
-        fits = isinstance(right, tuple)
-    else:
-        right = getattr(tree.right, "value", None)
-        fits = type(right) is int and 0 < right <= MOST_TIMES
-    if not (fits and isinstance(left, tuple)):
-        raise ValueError(f"can't read {text!r}; write it like (Name(field=value),) * 4 + (Name,)")
-    return left + right if isinstance(tree.op, ast.Add) else left * right
+        if isinstance(right, tuple):
+            return left + right
+    elif isinstance(left, tuple):
+        times = getattr(tree.right, "value", None)
+        if type(times) is int and 0 < times <= MOST_TIMES:
+            return left * times
+    raise ValueError(f"can't read {text!r}; write it like (Name(field=value),) * 4 + (Name,)")
 
 
 def _families(hint: Any) -> list[type]:
