@@ -6,6 +6,7 @@ worst error of every variant.
 """
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -41,6 +42,14 @@ def variants() -> dict[str, MixerConfig]:
     for kind in members(MixerConfig).values():
         found += kind.small()
     return {spell(mixer): mixer for mixer in found}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation() -> Iterator[None]:
+    """Compile in half the time: everything here runs once and is small."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 VARIANTS = variants()
