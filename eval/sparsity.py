@@ -78,6 +78,8 @@ def measured(pattern: Pattern, length: int, steps: int) -> Sparse:
         return jnp.square(out).sum()
 
     compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(q, k, v).compile()
+    memory = compiled.memory_analysis()
+    assert memory is not None
     result = measure(lambda: jax.block_until_ready(compiled(q, k, v)), steps)
     at = np.arange(length)
     allowed = np.broadcast_to(pattern.allows(at[:, None], at[None, :]), (length, length))
@@ -86,7 +88,7 @@ def measured(pattern: Pattern, length: int, steps: int) -> Sparse:
         *live_tiles(pattern, length, length),
         result["cpu_seconds"],
         result["wall_seconds"],
-        compiled.memory_analysis().temp_size_in_bytes,
+        memory.temp_size_in_bytes,
     )
 
 
