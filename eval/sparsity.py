@@ -81,7 +81,7 @@ def measured(pattern: Pattern, length: int, steps: int) -> Sparse:
     memory = compiled.memory_analysis()
     assert memory is not None
     result = measure(lambda: jax.block_until_ready(compiled(q, k, v)), steps)
-    at = np.arange(length)
+    at = np.arange(length, dtype=np.int32)
     allowed = np.broadcast_to(pattern.allows(at[:, None], at[None, :]), (length, length))
     return Sparse(
         float(allowed.mean()),
