@@ -67,8 +67,9 @@ def test_a_window_leaves_as_many_tiles_a_row_whatever_the_length():
 
 
 def test_what_is_measured_is_what_is_shown():
-    found = sparsity.measured(Causal(), 32, steps=1)
+    found, other = sparsity.measured([Causal(), Full()], 32, steps=1)
     assert (found.live, found.tiles) == (10, 16)
+    assert (other.live, other.tiles) == (16, 16)
     assert found.pairs == pytest.approx(33 / 64)
     assert min(found.cpu_seconds, found.wall_seconds, found.temp_bytes) > 0
     half = sparsity.Sparse(0.5, 10, 16, 3e-4, 4e-4, 2_500_000)
