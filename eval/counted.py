@@ -1,12 +1,11 @@
-"""A pattern that counts the pairs that a kernel computes, while the compiled kernel runs.
+"""Counting the pairs that a kernel computes, while the compiled kernel runs.
 
 XLA's cost analysis counts the body of a loop once, however often it runs, so it can't tell what a
 loop over tiles costs.
 """
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -14,35 +13,26 @@ import numpy as np
 from kernels.attention import Pattern
 
 
-@dataclass(frozen=True, eq=False)
-class Counted(Pattern):
-    """Allows what `pattern` allows, and notes how many pairs each tile has that asks.
+def counted(pattern: Pattern) -> tuple[Pattern, list[int]]:
+    """Return the same pattern, and a list of the pairs of each tile that asks it which may talk.
 
-    The kernel has to ask at every tile that it computes, as `decode`, `blockwise` and `reference`
-    do; `row_blocks` does not ask where it knows that all pairs may talk.
+    The list grows while compiled code runs: read it after `jax.effects_barrier()`. The kernel has
+    to ask at every tile that it computes, as `decode`, `blockwise` and `reference` do; `row_blocks`
+    does not ask where it knows that all pairs may talk.
     """
+    asked: list[int] = []
+    return cast(Pattern, _Counted(pattern, asked)), asked
 
-    pattern: Pattern
-    """The pattern that answers."""
-    asked: list[int] = field(default_factory=list, init=False)
-    """The pairs of each tile so far; read it after `jax.effects_barrier()`."""
 
-    @property
-    def window(self) -> int | None:
-        return self.pattern.window
+@Pattern.register  # not a subclass, which would be a variant for everybody
+class _Counted:
+    def __init__(self, pattern: Pattern, asked: list[int]):
+        self._pattern, self._asked = pattern, asked
 
-    @property
-    def relative(self) -> bool:
-        return self.pattern.relative
-
-    @property
-    def prefix(self) -> int | None:
-        return self.pattern.prefix
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pattern, name)
 
     def allows(self, q_pos: Any, k_pos: Any) -> Any:
         pairs = math.prod(np.broadcast_shapes(q_pos.shape, k_pos.shape))
-        jax.debug.callback(lambda: self.asked.append(pairs))
-        return self.pattern.allows(q_pos, k_pos)
-
-    def classify(self, q_first, q_last, k_first, k_last):
-        return self.pattern.classify(q_first, q_last, k_first, k_last)
+        jax.debug.callback(lambda: self._asked.append(pairs))
+        return self._pattern.allows(q_pos, k_pos)
