@@ -27,7 +27,7 @@ demo: $(VENV)/.runtime ## the short tour
 	$(BIN)/python -m scripts.demo $(ARGS)
 
 test: lint ## lint, then all tests but the slow ones
-	$(BIN)/pytest --typecheck -m "not slow" $(ARGS)
+	$(BIN)/pytest --typecheck --numprocesses 2 --dist worksteal -m "not slow" $(ARGS)
 
 lint: $(VENV)/.dev ## style and types
 	$(BIN)/ruff check

@@ -83,6 +83,16 @@ def shared_data() -> Callable[[str], Path]:
     return find
 
 
+@pytest.fixture(scope="module")
+def quick_compilation() -> Iterator[None]:
+    """Compile a module's programs in half the time, for what is small and runs once."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
 def unchecked_shapes() -> Iterator[None]:
     """Let wrong shapes through to the function's own checks."""

@@ -23,7 +23,6 @@ from kernels.attention import (
 )
 from kernels.attention.spec import Tile
 from longctx.attention.patterns import Causal, Local
-from longctx.attention.positions.relative import RelativeTerm
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["entries"], meta_fields=["least"])
@@ -73,6 +72,7 @@ CASES = [
     Case(1, 2, 1, 270, 290, 8, Causal(), (1, 33, -3), "bias values", documents=2),
     Case(1, 2, 2, 130, 130, 8, Causal(), (2, 33, 0), "values"),
 ]
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 EXACT = [name for name in IMPLEMENTATIONS if name != "reference"]
 
 
@@ -267,26 +267,3 @@ def test_the_sum_of_terms_adds_up(implementation):
         want = call(term=double, implementation="reference")
     ours = call(term=SumTerm((one, two)), implementation=implementation)
     np.testing.assert_allclose(ours, want, atol=1e-5)
-
-
-def temporary_bytes(implementation: str, length: int) -> int:
-    """Return the compiler's own account of forward and backward with a relative term."""
-    shape = jax.ShapeDtypeStruct((1, 1, length, 16), jnp.float32)
-    table = jax.ShapeDtypeStruct((1, length, 16), jnp.float32)
-
-    def loss(q, k, v, table):
-        term = RelativeTerm(table, "clip")
-        return attention(q, k, v, pattern=Causal(), term=term, implementation=implementation).sum()
-
-    compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3))).lower(shape, shape, shape, table)
-    return compiled.compile().memory_analysis().temp_size_in_bytes
-
-
-def test_blockwise_memory_grows_with_the_length_not_its_square():
-    assert temporary_bytes("blockwise", 2048) <= 2.2 * temporary_bytes("blockwise", 1024)
-
-
-def test_row_blocks_keeps_a_fixed_number_of_tiles():
-    """16 blocks of 128 rows; were all in flight at once, it would be 48 tiles."""
-    tile = 128 * 2048 * 4
-    assert temporary_bytes("row_blocks", 2048) <= 24 * tile

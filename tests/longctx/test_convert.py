@@ -15,6 +15,7 @@ from longctx.attention.positions import RelativeEmbedding, RoPE
 from longctx.mixers.lstm import LSTM
 from longctx.transformer import Transformer
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 RELATIVE = Attention(heads=4, position=RelativeEmbedding(max_distance=9))
 ROTARY = Attention(heads=4, kv_heads=4, position=RoPE(), pattern=Local(5), qk_norm=True)
 CONFIG = Transformer(layers=2, model=16, hidden=32, mixer=(RELATIVE, ROTARY), dropout=0.0)

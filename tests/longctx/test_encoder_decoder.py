@@ -18,6 +18,7 @@ from longctx.generate import STAGE, generate
 from longctx.sampling import Sampler
 from longctx.transformer import Transformer
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 SWITCHES = ("share_cross_self", "share_encoder_decoder", "align_layers", "causal_encoder")
 SETTINGS = {"none": {}, **{name: {name: True} for name in SWITCHES}}
 SETTINGS["all"] = dict.fromkeys(SWITCHES, True)

@@ -16,6 +16,7 @@ from longctx.mixer import MixerConfig
 from longctx.mixers import LSTM, CausalConv, LinearAttention
 
 MODEL, LENGTH = 16, 40
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 EXTREMES = (CausalConv(kernel=1), CausalConv(kernel=50), LinearAttention(heads=1, chunk=1))
 CONFIGS = [*LSTM.small(), *CausalConv.small(), *LinearAttention.small(), *EXTREMES]
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=str)

@@ -6,7 +6,6 @@ worst error of every variant.
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -44,15 +43,8 @@ def variants() -> dict[str, MixerConfig]:
     return {spell(mixer): mixer for mixer in found}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Compile in half the time: everything here runs once and is small."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 VARIANTS = variants()
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 every_variant = pytest.mark.parametrize("name", VARIANTS)
 
 
