@@ -127,7 +127,7 @@ def test_any_chunking_gives_the_whole(name, cuts, record):
 @pytest.mark.parametrize("name", CACHED)
 @pytest.mark.slow
 def test_any_drawn_chunking_gives_the_whole(name, cuts, rows):
-    x, model = tokens(rows), build(name, None)
+    x, model = tokens(rows), build(name)
     cuts = sorted(cut for cut in cuts if cut >= (prefix(name) or 0))
     state, parts = model.init_state(rows, LENGTH), []
     for start, stop in zip((0, *cuts), (*cuts, LENGTH), strict=True):
