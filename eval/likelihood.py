@@ -40,7 +40,7 @@ class Likelihood(Evaluator):
             raise ValueError(f"the {self.split} split holds no token to score")
         yield f"{self.split}/nll", total / weight
         vocabulary = trained.data.vocabulary()
-        if isinstance(vocabulary, Tokenizer):
+        if isinstance(vocabulary, Tokenizer) and trained.data.given == 0:
             sequences = trained.data.sequences(self.split)
             size = sum(len(vocabulary.decode(sequence).encode()) for sequence in sequences)
             yield f"{self.split}/bits_per_byte", total / math.log(2) / size
@@ -54,7 +54,7 @@ class Likelihood(Evaluator):
         """Return what another number must share to be comparable with this one."""
         window, stride = self.geometry(trained)
         return {
-            "unit": "nats per token, mean over all tokens of the split; boundary not scored",
+            "unit": "nats per token, mean over the tokens asked for; boundary not scored",
             "split": self.split,
             "pieces": len(trained.data.sequences(self.split)),
             "tokens": sum(map(len, trained.data.sequences(self.split))),

@@ -73,6 +73,11 @@ class EncoderDecoder(ModelConfig):
                 f"{self.mixer.pattern} sees ahead, which a decoder must not: give a causal "
                 "pattern; the encoder has Full without causal_encoder"
             )
+        if not (self.mixer.pattern.relative or self.share_cross_self):
+            raise ValueError(
+                f"{self.mixer.pattern} depends on where the row begins, but the decoder sees the "
+                "target alone: set share_cross_self, or take a pattern of distances"
+            )
         assert self.decoder_only  # has checks of its own
 
     @property
@@ -82,6 +87,10 @@ class EncoderDecoder(ModelConfig):
             layers=self.decoder_layers, model=self.model, hidden=self.hidden,
             activation=self.activation, mixer=self.mixer, tied=self.tied, dropout=self.dropout,
         )  # fmt: skip
+
+    @property
+    def prefix(self) -> int:
+        return self.source
 
     @property
     def axes(self) -> int:
@@ -161,7 +170,7 @@ class EncoderDecoderModel(nnx.Module):
         plain = config.decoder_only
         self.config, self.axes = config, config.axes
         self.decoder = TransformerModel(plain, vocab, dtype, rngs)
-        self.limit = self.decoder.limit
+        self.limit, self.least = self.decoder.limit, config.source + 1
         own = 0 if config.share_encoder_decoder else config.encoder_layers - config.align_layers
         self.encoder = nnx.List([Block(plain, config.mixer, dtype, rngs) for _ in range(own)])
         norm = partial(nnx.LayerNorm, config.model, use_bias=False, dtype=dtype, rngs=rngs)

@@ -18,6 +18,8 @@ from longctx.variants import members, parse, parse_value, spell
 FAMILIES: tuple[type, ...] = (Position, Pattern, Tokenizer)
 """Whose members a flag may swap, e.g. `--model.mixer.pattern "Local(size=512)"`."""
 
+NO_MIXER = "that of the config"
+
 Result = TypeVar("Result")
 
 
@@ -35,7 +37,7 @@ def training_flags(default: Train, arguments: Sequence[str], prog: str) -> Train
 
     def flags(
         run_dir: Path,
-        mixer: Annotated[str, tyro.conf.arg(name="model.mixer")] = "that of the config",
+        mixer: Annotated[str, tyro.conf.arg(name="model.mixer")] = NO_MIXER,
         config: Annotated[Train, tyro.conf.arg(name="")] = default,
     ) -> TrainingFlags:
         """Train a model. The same command continues a run that was stopped.
@@ -54,13 +56,13 @@ def training_flags(default: Train, arguments: Sequence[str], prog: str) -> Train
 def _take_mixer(default: Train, arguments: Sequence[str], prog: str) -> tuple[Train, Sequence[str]]:
     """Return the config with the mixer that `--model.mixer` spells, and the other arguments."""
 
-    def flags(mixer: Annotated[str, tyro.conf.arg(name="model.mixer")] = "") -> str:
+    def flags(mixer: Annotated[str, tyro.conf.arg(name="model.mixer")] = NO_MIXER) -> str:
         return mixer
 
     text, rest = tyro.cli(
         flags, args=arguments, prog=prog, add_help=False, return_unknown_args=True
     )
-    if not text:
+    if text == NO_MIXER:
         return default, arguments
     try:
         hint = get_type_hints(type(default.model)).get("mixer", MixerConfig)

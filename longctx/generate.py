@@ -60,7 +60,8 @@ def generate(
     """
     tokens, positions = _padded(prompts, length)
     longest = tokens.shape[1]
-    _require_positions(nnx.merge(graphdef, params).limit, longest, length)
+    model = nnx.merge(graphdef, params)
+    _require_room(model.limit, model.least, prompts, length)
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(len(tokens)))
     capacity = _capacity(longest, longest + length)
     logits, state = _prefill(graphdef, params, tokens, positions, capacity, rule)
@@ -80,7 +81,13 @@ def generate(
     return [row[: end[0]] if len(end) else row for row, end in zip(rows, ends, strict=True)]
 
 
-def _require_positions(limit: int | None, given: int, new: int) -> None:
+def _require_room(limit: int | None, least: int, prompts: Sequence[np.ndarray], new: int) -> None:
+    shortest, given = min(map(len, prompts)), max(map(len, prompts))
+    if shortest < least:
+        raise ValueError(
+            f"a prompt has {shortest} tokens, but the model reads the first {least} at once: give "
+            "at least as many"
+        )
     if limit is not None and given + new - 1 > limit:
         raise ValueError(
             f"{given} tokens and {new} new ones, but the learned positions end after {limit}: ask "

@@ -74,6 +74,11 @@ class MixerConfig(ABC):
         """
 
     @property
+    def prefix(self) -> int | None:
+        """How many first tokens see each other in both directions; None if any see ahead."""
+        return 0
+
+    @property
     def position_scheme(self) -> Position:
         """How place enters; the network asks what it does to embeddings, and what it reads."""
         return NoPosition()

@@ -17,6 +17,11 @@ class ModelConfig(ABC):
         """How many coordinates of a token the network reads, besides the position."""
         return 0
 
+    @property
+    def prefix(self) -> int | None:
+        """How many first tokens are seen before they are predicted; None if any may be."""
+        return 0
+
     @abstractmethod
     def build(self, vocab: int, dtype: DTypeLike, seed: int) -> nnx.Module:
         """Return `model(tokens, at, state, dropout_key) -> (logits, state)`.

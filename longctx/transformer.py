@@ -59,6 +59,11 @@ class Transformer(ModelConfig):
         return self.mixer if isinstance(self.mixer, tuple) else (self.mixer,) * self.layers
 
     @property
+    def prefix(self) -> int | None:
+        parts = [mixer.prefix for mixer in self.mixers]
+        return None if None in parts else max(part for part in parts if part is not None)
+
+    @property
     def axes(self) -> int:
         return max(mixer.position_scheme.axes for mixer in self.mixers)
 
@@ -75,7 +80,8 @@ class Transformer(ModelConfig):
         matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 2)
         if not self.tied:
             matrices -= vocab * self.model
-        return matrices + 2 * self.layers * self.model * window / 2
+        attending = sum(isinstance(mixer, Attention) for mixer in self.mixers)
+        return matrices + 2 * attending * self.model * window / 2
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["layers", "length"], meta_fields=[])
@@ -95,9 +101,12 @@ class TransformerModel(nnx.Module):
         width = config.model
         init = nnx.initializers.normal(width**-0.5)
         self.embed = nnx.Embed(vocab, width, dtype=dtype, embedding_init=init, rngs=rngs)
-        schemes = dict.fromkeys(mixer.position_scheme for mixer in config.mixers)
+        schemes = dict.fromkeys(
+            part for mixer in config.mixers for part in mixer.position_scheme.parts
+        )
         places = [scheme.in_embedding(width, rngs) for scheme in schemes]
         self.places = nnx.List([place for place in places if place is not None])
+        self.least = max(1, config.prefix or 0)
         self.limit = min((s.limit for s in schemes if s.limit is not None), default=None)
         self.blocks = nnx.List([Block(config, mixer, dtype, rngs) for mixer in config.mixers])
         self.norm = nnx.LayerNorm(width, use_bias=False, dtype=dtype, rngs=rngs)

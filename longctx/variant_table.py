@@ -108,7 +108,8 @@ def _parameters(mixer: MixerConfig, whole: bool) -> str:
     count = _count(lambda: mixer.build(MODEL, jnp.float32, nnx.Rngs(0)))
     if not whole:
         count -= _count(lambda: Attention().build(MODEL, jnp.float32, nnx.Rngs(0)))
-    once = _count(lambda: mixer.position_scheme.in_embedding(MODEL, nnx.Rngs(0)))
+    parts = mixer.position_scheme.parts
+    once = sum(_count(lambda p=part: p.in_embedding(MODEL, nnx.Rngs(0))) for part in parts)
     said = [f"{count:,}"] * bool(count or not once) + [f"{once:,} once"] * bool(once)
     return " + ".join(said)
 

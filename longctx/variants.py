@@ -12,7 +12,7 @@ import importlib
 import operator
 import pkgutil
 from itertools import chain, repeat
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 Family = TypeVar("Family")
 
@@ -87,6 +87,9 @@ def parse_value(text: str, hint: Any) -> Any:
     """
     families = tuple(_families(hint))
     value = _value(_tree(text), hint, text)
+    kinds = [get_origin(part) for part in (hint, *get_args(hint))]
+    if isinstance(value, tuple) and tuple not in kinds:
+        raise ValueError(f"{text!r} is several, but the field holds one {hint.__name__}")
     for item in value if isinstance(value, tuple) else (value,):
         if not isinstance(item, families):
             wanted = " or ".join(family.__name__ for family in families)
@@ -112,8 +115,12 @@ def _variant(tree: ast.expr, text: str, families: list[type]) -> Any:
     if unknown:
         given = sorted(unknown)[0]
         raise ValueError(f"{name} has no field {given!r}. {did_you_mean(given, sorted(fields))}")
+    given = fields[: len(call.args)] + [str(word.arg) for word in call.keywords]
+    for field in given:
+        if given.count(field) > 1:
+            raise ValueError(f"{field} is given twice in {text!r}")
     positional = chain((hints[field] for field in fields), repeat(None))
-    args = [_value(*given, text) for given in zip(call.args, positional, strict=False)]
+    args = [_value(*pair, text) for pair in zip(call.args, positional, strict=False)]
     named = {str(w.arg): _value(w.value, hints[str(w.arg)], text) for w in call.keywords}
     return _build(known[name], args, named, text)
 
@@ -135,9 +142,26 @@ def _value(tree: ast.expr, hint: Any, text: str) -> Any:
     if hint in families or (families and isinstance(tree, ast.Call | ast.Name | ast.BinOp)):
         return _variant(tree, text, families)
     try:
-        return ast.literal_eval(tree)
+        value = ast.literal_eval(tree)
     except (ValueError, TypeError):
         raise ValueError(f"the values in {text!r} must be literals") from None
+    if not _fits(value, hint):
+        wanted = " or ".join(family.__name__ for family in families)
+        raise ValueError(f"{value!r} in {text!r} is no {wanted or getattr(hint, '__name__', hint)}")
+    return value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a literal is of a field's type, as far as fields of variants go."""
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple)
+    if get_args(hint):
+        return any(_fits(value, part) for part in get_args(hint))
+    if hint is float:
+        return type(value) in (int, float)
+    return hint is None or hint is Any or type(value) is hint
 
 
 def _joined(tree: ast.BinOp, hint: Any, text: str) -> tuple:

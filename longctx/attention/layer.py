@@ -9,7 +9,7 @@ from einops import rearrange
 from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from kernels.attention import Places, attention
 from kernels.attention.places import resolved
@@ -42,6 +42,8 @@ class Attention(MixerConfig):
     """A kernel by name; None takes the first that can serve."""
 
     def __post_init__(self):
+        if self.width is not None and self.width < 1:
+            raise ValueError(f"width {self.width} must be positive")
         if self.heads < 1 or (self.kv_heads is not None and self.kv_heads < 1):
             raise ValueError(f"heads {self.heads} and kv_heads {self.kv_heads} must be positive")
         if self.kv_heads is not None and self.heads % self.kv_heads:
@@ -61,6 +63,10 @@ class Attention(MixerConfig):
         if width % self.heads:
             raise ValueError(f"width {width} must be a multiple of heads {self.heads}")
         return AttentionLayer(self, model, width // self.heads, dtype, rngs)
+
+    @property
+    def prefix(self) -> int | None:
+        return self.pattern.prefix
 
     @property
     def position_scheme(self) -> Position:
@@ -118,6 +124,8 @@ class AttentionLayer(Mixer):
             if pattern.prefix is None:
                 raise ValueError(f"{pattern} sees ahead, so it can't continue a state")
             q_at = self._for_each_row(counted, x.shape[0])
+            if pattern.prefix:
+                q = jnp.where(self._cut_prefix(q_at, pattern.prefix), jnp.nan, q)
             k, v, k_at, state = state.extend(k, v, q_at)
         q_at = jax.tree.map(lambda x: x[:, silent:], q_at)
         y = attention(
@@ -135,6 +143,12 @@ class AttentionLayer(Mixer):
                 f"{0 if given is None else given.shape[-1]} came: give Places(coordinates=...), as "
                 "a vocabulary with `coordinates` supplies them"
             )
+
+    def _cut_prefix(self, at: Places, prefix: int) -> Bool[Array, "batch 1 1 1"]:
+        """Return which rows end inside the prefix: what comes later would change their outputs."""
+        assert at.positions is not None
+        last = at.positions.max(axis=1)[:, None, None, None]
+        return (last >= 0) & (last + 1 < prefix)
 
     def _for_each_row(self, at: Places, batch: int) -> Places:
         """Return what a cache keeps of the places, for every row of the batch."""

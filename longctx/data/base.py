@@ -83,6 +83,14 @@ class DataConfig(ABC):
     def sequences(self, split: Split) -> Sequence[Int[np.ndarray, " _"]]:
         """Return the encoded pieces of one split, without boundaries, in a fixed order."""
 
+    @property
+    def given(self) -> int | None:
+        """How many first tokens of a window are given and not scored.
+
+        None if tokens are filled in where they stand, so that all that is shown may be seen.
+        """
+        return 0
+
     def manifest(self) -> dict[str, str]:
         """Return what tells these data from others of the same config: versions, hashes."""
         return {}
@@ -125,9 +133,28 @@ class WrappedData(DataConfig):
         """Return those of the data."""
         return self.data.sequences(split)
 
+    @property
+    def given(self) -> int | None:
+        """That of the data."""
+        return self.data.given
+
     def manifest(self) -> dict[str, str]:
         """Return that of the data."""
         return self.data.manifest()
+
+
+def refuse_wrapped(wrapper: WrappedData) -> None:
+    """Check that a wrapper that cuts its own rows has no other inside, whose work would be lost.
+
+    Raises:
+        ValueError: it has.
+    """
+    inner = wrapper.data
+    if isinstance(inner, WrappedData):
+        ours, theirs = type(wrapper).__name__, type(inner).__name__
+        raise ValueError(
+            f"{ours} cuts rows anew, which undoes {theirs}: write {theirs}({ours}(...))"
+        )
 
 
 def data_hash(data: DataConfig, split: Split) -> str:

@@ -107,6 +107,11 @@ class Masked(WrappedData):
         if not 0 < self.share <= 1:
             raise ValueError(f"share is {self.share}; wanted more than 0 and at most 1")
 
+    @property
+    def given(self) -> None:
+        """All that is shown."""
+        return None
+
     def vocabulary(self) -> WithMask:
         """Return the vocabulary with the mask."""
         return WithMask(self.data.vocabulary())

@@ -8,7 +8,7 @@ import grain.experimental
 import numpy as np
 from jaxtyping import Int
 
-from longctx.data.base import Batch, Vocabulary, WrappedData
+from longctx.data.base import Batch, Vocabulary, WrappedData, refuse_wrapped
 from longctx.data.coordinates import coordinates_of
 from longctx.data.windows import Sequences, bounded_part
 
@@ -86,6 +86,9 @@ def _row(vocabulary: Vocabulary, packed: dict[str, np.ndarray]) -> Batch:
 @dataclass(frozen=True)
 class Packed(WrappedData):
     """A data set trained on in rows of several documents; evaluation is as ever."""
+
+    def __post_init__(self):
+        refuse_wrapped(self)
 
     def training_batches(self, window: int, batch: int, seed: int) -> grain.DatasetIterator:
         """Return `packed_batches` of the training split."""

@@ -42,6 +42,11 @@ class SourceTarget(WrappedData):
         if self.source < 1:
             raise ValueError(f"source must be at least 1 token, not {self.source}")
 
+    @property
+    def given(self) -> int:
+        """The source."""
+        return self.source
+
     def training_batches(self, window: int, batch: int, seed: int) -> grain.DatasetIterator:
         """Return the batches of the data, in which the source has weight 0.
 

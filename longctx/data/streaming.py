@@ -6,7 +6,7 @@ from typing import Any
 import grain
 import numpy as np
 
-from longctx.data.base import Batch, Vocabulary, WrappedData
+from longctx.data.base import Batch, Vocabulary, WrappedData, refuse_wrapped
 from longctx.data.coordinates import coordinates_of
 from longctx.data.windows import Sequences, bounded_part
 
@@ -76,6 +76,9 @@ class _Streams(grain.DatasetIterator):
 @dataclass(frozen=True)
 class Streamed(WrappedData):
     """A data set trained on in contiguous streams, for memories that outlive a window."""
+
+    def __post_init__(self):
+        refuse_wrapped(self)
 
     def training_batches(self, window: int, batch: int, seed: int) -> grain.DatasetIterator:
         """Return `streamed_batches` of the training split."""

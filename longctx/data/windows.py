@@ -87,8 +87,8 @@ def training_batches(
         raise ValueError("the training split holds no piece; check the data config")
     crop = RandomCrop(window, vocabulary)
     dataset = grain.MapDataset.source(sequences).seed(seed).shuffle().repeat()
-    dataset = dataset.random_map(crop).batch(batch)
-    return iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)))
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=8 * batch)
+    return iter(dataset.random_map(crop).to_iter_dataset(options).batch(batch))
 
 
 def evaluation_batches(

@@ -53,6 +53,18 @@ class Train:
                 f"batch {self.batch} must be a multiple of accumulate {self.accumulate}"
             )
 
+        self._refuse_foresight()
+
+    def _refuse_foresight(self) -> None:
+        seen, given = self.model.prefix, self.data.given
+        if given is None or (seen is not None and seen <= given):
+            return
+        sees = "ahead everywhere" if seen is None else f"the first {seen} tokens at once"
+        raise ValueError(
+            f"the model sees {sees}, but {type(self.data).__name__} asks it to predict all after "
+            f"the first {given}: take a causal pattern, Masked data for an encoder, or SourceTarget"
+        )
+
     @property
     def compute_dtype(self) -> DTypeLike:
         return jnp.bfloat16 if self.dtype == "bfloat16" else jnp.float32

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from longctx.attention.layer import Attention
-from longctx.attention.patterns import Local
+from longctx.attention.patterns import Local, Prefix
 from longctx.attention.positions import Learned, RelativeEmbedding
 from longctx.generate import CHUNK, STAGE, generate
 from longctx.sampling import Sampler
@@ -35,6 +35,16 @@ def test_learned_positions_end():
     assert len(call(length=10)[0]) == 10
     with pytest.raises(ValueError, match=r"3 tokens and 11 new ones, but .* end after 12"):
         call(length=11)
+
+
+def test_a_prompt_holds_what_is_read_at_once():
+    mixer = Attention(heads=2, pattern=Prefix(length=4))
+    config = Transformer(layers=1, model=16, hidden=16, mixer=mixer)
+    graphdef, params = nnx.split(config.build(7, jnp.float32, seed=0))
+    call = partial(generate, graphdef, params, length=3, boundary=-1, sampler=GREEDY)
+    assert [len(row) for row in call([np.arange(4), np.arange(6)])] == [3, 3]
+    with pytest.raises(ValueError, match="3 tokens, but the model reads the first 4 at once"):
+        call([np.arange(6), np.arange(3)])
 
 
 @pytest.mark.parametrize("local", [False, True])

@@ -438,12 +438,19 @@ class TestTogether:
         inner = Together((RoPE(), ALiBi()))
         assert Together((NoPosition(), inner)).schemes == (NoPosition(), RoPE(), ALiBi())
 
-    def test_schemes_act_in_order(self):
-        schemes = (Learned(length=9), ConcatenatedSinusoidal(width=2))
-        x, at = jax.random.normal(jax.random.key(0), (1, 3, 8)), jnp.array([[0, 1, 5]])
-        place, rngs = Together(schemes).in_embedding(8, nnx.Rngs(3)), nnx.Rngs(3)
-        first, second = (scheme.in_embedding(8, rngs) for scheme in schemes)
-        np.testing.assert_array_equal(place(x, at), second(first(x, at), at))
+    def test_each_acts_once_on_the_embeddings_of_a_network(self):
+        learned, beside = Learned(length=9), ConcatenatedSinusoidal(width=2)
+        mixers = tuple(
+            Attention(heads=1, position=position)
+            for position in (Together((learned, beside)), beside, Together((beside, ALiBi())))
+        )
+        config = Transformer(layers=3, model=8, hidden=8, mixer=mixers, dropout=0.0)
+        model = config.build(5, jnp.float32, seed=0)
+        assert len(model.places) == 2
+        tokens, at = jnp.array([[1, 2, 3]]), jnp.array([[0, 1, 5]])
+        first, second = model.places
+        want = second(first(model.embed(tokens) * 8**0.5, at), at)
+        np.testing.assert_array_equal(model.embedded(tokens, at, None), want)
 
     def test_rotations_follow_each_other(self):
         place = Together((RoPE(base=50.0), RoPE(base=50.0))).in_attention(1, 4, nnx.Rngs(0))
@@ -460,7 +467,6 @@ class TestTogether:
         np.testing.assert_allclose(term.scores(q, at, at), want, atol=1e-6)
 
     def test_it_does_nothing_where_no_scheme_does(self):
-        assert Together((RoPE(), ALiBi())).in_embedding(8, nnx.Rngs(0)) is None
         assert Together((RoPE(), Sinusoidal())).in_attention(2, 4, nnx.Rngs(0)).term() is None
 
     def test_it_knows_the_fewest_positions_and_reads_the_most_axes(self, monkeypatch):

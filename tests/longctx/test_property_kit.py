@@ -159,7 +159,8 @@ def translation_invariant(name: str) -> bool:
     layer = mixer.build(MODEL, jnp.float32, nnx.Rngs(0))
     assert isinstance(layer, AttentionLayer)
     term = layer.place.term()
-    absolute = mixer.position.in_embedding(MODEL, nnx.Rngs(0)) is not None
+    parts = mixer.position.parts
+    absolute = any(part.in_embedding(MODEL, nnx.Rngs(0)) is not None for part in parts)
     return mixer.pattern.relative and not absolute and (term is None or term.relative)
 
 
@@ -235,6 +236,14 @@ def test_every_parameter_gets_a_gradient(name):
     for path, grad in jax.tree_util.tree_leaves_with_path(jax.grad(loss)(params)):
         assert np.isfinite(grad).all(), path
         assert np.any(grad), path
+
+
+@pytest.mark.parametrize("name", [name for name in CACHED if prefix(name)])
+def test_a_chunk_that_ends_inside_a_prefix_is_nan_and_not_quietly_wrong(name):
+    x, model = tokens(), build(name)
+    cut = (prefix(name) or 0) - 1
+    logits, _ = run(model, x, 0, cut, model.init_state(2, LENGTH))
+    assert np.isnan(logits).all()
 
 
 @pytest.mark.parametrize("name", CACHED)

@@ -7,7 +7,7 @@ from kernels.attention.spec import Pattern, Tile
 
 @dataclass(frozen=True)
 class Strided(Pattern):
-    """A query sees the `stride` most recent keys and those at distances 2 stride, 3 stride, ..."""
+    """A query sees the `stride` most recent keys and those at distances stride, 2 stride, ..."""
 
     stride: int = 128
     """Distance between the far keys, and number of the near ones."""

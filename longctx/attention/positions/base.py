@@ -58,6 +58,11 @@ class Position:
         return (cls(),)
 
     @property
+    def parts(self) -> tuple["Position", ...]:
+        """The schemes that it consists of."""
+        return (self,)
+
+    @property
     def axes(self) -> int:
         """How many coordinates of a token it reads, besides the position."""
         return 0

@@ -33,6 +33,8 @@ class RelativeEmbedding(Position):
     paper = "Shaw et al. 2018; Huang et al. 2018"
 
     def __post_init__(self):
+        if self.beyond not in ("clip", "zero"):
+            raise ValueError(f"beyond must be 'clip' or 'zero', not {self.beyond!r}")
         require_at_least(self, max_distance=1)
 
     @classmethod

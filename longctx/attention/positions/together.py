@@ -7,7 +7,7 @@ from flax import nnx
 
 from kernels.attention.term import SumTerm
 from longctx.attention.positions.alibi import ALiBi
-from longctx.attention.positions.base import AttentionPlace, EmbeddingPlace, Position
+from longctx.attention.positions.base import AttentionPlace, Position
 from longctx.attention.positions.concatenated_sinusoidal import ConcatenatedSinusoidal
 from longctx.attention.positions.fire import FIRE
 from longctx.attention.positions.relative import RelativeEmbedding
@@ -46,6 +46,10 @@ class Together(Position):
         )
 
     @property
+    def parts(self):
+        return self.schemes
+
+    @property
     def axes(self):
         return max(scheme.axes for scheme in self.schemes)
 
@@ -61,23 +65,8 @@ class Together(Position):
     def limit(self):
         return min((s.limit for s in self.schemes if s.limit is not None), default=None)
 
-    def in_embedding(self, model, rngs):
-        places = [scheme.in_embedding(model, rngs) for scheme in self.schemes]
-        present = [place for place in places if place is not None]
-        return _Embeddings(present) if present else None
-
     def in_attention(self, heads, dim, rngs):
         return _Attentions(scheme.in_attention(heads, dim, rngs) for scheme in self.schemes)
-
-
-class _Embeddings(EmbeddingPlace):
-    def __init__(self, places: Iterable[EmbeddingPlace]):
-        self.places = nnx.List(places)
-
-    def __call__(self, x, positions):
-        for place in self.places:
-            x = place(x, positions)
-        return x
 
 
 class _Attentions(AttentionPlace):

@@ -6,11 +6,12 @@ import pytest
 
 from eval.likelihood import Likelihood
 from longctx.attention.layer import Attention
-from longctx.attention.patterns import Causal, Full
+from longctx.attention.patterns import Causal, Full, Local, Prefix
 from longctx.attention.positions import RoPE
 from longctx.data.base import DataConfig
 from longctx.data.masked import Masked
 from longctx.data.packing import Packed
+from longctx.data.source_target import SourceTarget
 from longctx.data.streaming import Streamed
 from longctx.data.text_folder import TextFolder
 from longctx.train.config import Train
@@ -54,6 +55,20 @@ def test_a_decoder_learns_text_from_packed_and_streamed_rows(wrap, poems, tmp_pa
     found = scores(wrap(poems), Causal(), tmp_path / "run")
     assert found["valid/nll"] < 0.5  # 2.6 with letters drawn as often as they occur
     assert found["valid/bits_per_byte"] == pytest.approx(found["valid/nll"] / math.log(2))
+
+
+@pytest.mark.parametrize("pattern", [Full(), Prefix(length=9), Local(size=4, ahead=2)])
+def test_what_is_seen_is_not_asked_for(pattern, poems, tmp_path):
+    for data in (poems, Packed(poems), SourceTarget(poems, source=8)):
+        with pytest.raises(ValueError, match=r"take a causal pattern, Masked .* or SourceTarget"):
+            scores(data, pattern, tmp_path / "run")
+
+
+def test_wrappers_that_cut_rows_go_inside(poems):
+    for outer in (Packed, Streamed):
+        for inner in (Masked(poems), SourceTarget(poems, source=8), Packed(poems)):
+            with pytest.raises(ValueError, match=f"write {type(inner).__name__}.{outer.__name__}"):
+                outer(inner)
 
 
 def test_an_encoder_learns_to_fill_in_text(poems, tmp_path):
