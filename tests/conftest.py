@@ -51,14 +51,29 @@ def record(request: pytest.FixtureRequest) -> Callable[[float], None]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    file = session.config.getoption("--kit-report")
+    """Hand a worker's errors to the process that started it."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["worst"] = WORST
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node) -> None:
+    """Take a worker's errors."""
+    for name, row in getattr(node, "workeroutput", {}).get("worst", {}).items():
+        ours = WORST.setdefault(name, {})
+        for test, error in row.items():
+            ours[test] = max(ours.get(test, 0.0), error)
+
+
+def pytest_terminal_summary(config: pytest.Config) -> None:
+    """Write the report of the property kit."""
+    file = config.getoption("--kit-report")
     if file:
         columns = sorted({column for row in WORST.values() for column in row})
         lines = [["variant", *columns], ["---", *["---:"] * len(columns)]]
-        for name, row in WORST.items():
+        for name, row in sorted(WORST.items()):
             lines.append([f"`{name}`", *(f"{row[c]:.1e}" if c in row else "" for c in columns)])
-        text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-        Path(file).write_text(text.replace("`|`", "or"))
+        Path(file).write_text("".join(f"| {' | '.join(line)} |\n" for line in lines))
 
 
 def pytest_configure(config: pytest.Config) -> None:

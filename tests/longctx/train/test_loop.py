@@ -2,7 +2,9 @@
 
 import json
 import os
+import shlex
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,7 +78,7 @@ def test_the_folder_tells_how_the_run_came_about(run_dir):
     assert tokenizer["hash"] == vocabulary_hash(TINY.data.vocabulary())
     assert tokenizer["names"][:2] == ["boundary", "rest"]
     start = json.loads((run_dir / "provenance.json").read_text().splitlines()[0])
-    assert "pytest" in start["command"]
+    assert shlex.split(start["command"]) == [sys.executable, *sys.orig_argv[1:]]
     assert start["versions"]["jax"] == jax.__version__
     assert start["versions"].keys() >= {"flax", "optax", "orbax-checkpoint", "grain", "numpy"}
     assert start["commit"] == "unknown" or len(start["commit"].removesuffix("-dirty")) == 40
