@@ -38,7 +38,7 @@ def likelihood_report(
 def print_likelihood(report: dict[str, Any], console: Console) -> None:
     """Print the table, the best control marked by its distance to the model, and the protocol."""
     splits = report["splits"]
-    table = Table(title="negative log-likelihood, nats per note token", title_justify="left")
+    table = Table(title="negative log-likelihood, nats per token", title_justify="left")
     table.add_column("")
     for split in splits:
         table.add_column(split, justify="right")
