@@ -11,7 +11,7 @@ from jax import Array
 from jaxtyping import Float, Key
 
 from kernels.attention.places import Places
-from kernels.attention.spec import OUTPUT
+from kernels.attention.saved import OUTPUT
 
 
 def remat(

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from einops import rearrange
 from jax import Array, lax
-from jax.ad_checkpoint import checkpoint_name
 
 from kernels.attention.mask import mask
 from kernels.attention.places import Places, last_of
-from kernels.attention.spec import OUTPUT, Pattern, Tile
+from kernels.attention.saved import saved
+from kernels.attention.spec import Pattern, Tile
 from kernels.attention.term import Term
 from kernels.attention.tiles import DenseTiles, DistanceTiles, NoTiles, TermTiles
 
@@ -183,8 +183,10 @@ def _forward(plan: Plan, q, k, v, params, q_at, k_at):
         return None, (acc / safe[..., None], lse)
 
     _, (out, lse) = lax.scan(one_row, None, _rows(live))
-    out = checkpoint_name(rearrange(out, "i b kv group q d -> b kv group (i q) d"), OUTPUT)
-    lse = checkpoint_name(rearrange(lse, "i b kv group q -> b kv group (i q)"), OUTPUT)
+    out, lse = saved(
+        rearrange(out, "i b kv group q d -> b kv group (i q) d"),
+        rearrange(lse, "i b kv group q -> b kv group (i q)"),
+    )
     return (out, lse), (q, k, v, params, q_at, k_at, out, lse)
 
 
@@ -192,9 +194,9 @@ def _rows(live: _Live) -> tuple[Array, Array, Array]:
     return jnp.arange(len(live.counts)), jnp.asarray(live.counts), jnp.asarray(live.columns)
 
 
-def _backward(plan: Plan, saved, cotangents):
+def _backward(plan: Plan, residuals, cotangents):
     _, tiles, rows, columns, live = plan
-    q, k, v, params, q_at, k_at, out, lse = saved
+    q, k, v, params, q_at, k_at, out, lse = residuals
     d_out, d_lse = cotangents
     delta = (d_out * out).sum(axis=-1) - d_lse
     lse = jnp.where(jnp.isfinite(lse), lse, 0.0)

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.ad_checkpoint import checkpoint_name
 
 from kernels.attention.places import Places
+from kernels.attention.saved import saved
 from kernels.attention.skew import skew, unskew
-from kernels.attention.spec import OUTPUT, Pattern
+from kernels.attention.spec import Pattern
 from kernels.attention.term import Entries, Term
 
 MAX_KEYS = 4096
@@ -207,14 +207,13 @@ def _forward(pattern: Pattern, q: Array, k: Array, v: Array, entries: Entries, d
         return jnp.concatenate(outs), jnp.concatenate(lses)
 
     out, lse = lax.map(one, jnp.arange(batch * heads))
-    out = checkpoint_name(out.reshape(q.shape), OUTPUT)
-    lse = checkpoint_name(lse.reshape(q.shape[:3]), OUTPUT)
+    out, lse = saved(out.reshape(q.shape), lse.reshape(q.shape[:3]))
     return (out, lse), (q, k, v, entries, documents, out, lse)
 
 
 @partial(jax.jit, static_argnums=0)
-def _backward(pattern: Pattern, saved, cotangents):
-    q, k, v, entries, documents, out, lse = saved
+def _backward(pattern: Pattern, residuals, cotangents):
+    q, k, v, entries, documents, out, lse = residuals
     d_out, d_lse = cotangents
     batch, heads, q_len, _ = q.shape
     kv_heads, k_len = k.shape[1:3]

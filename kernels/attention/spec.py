@@ -7,9 +7,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-OUTPUT = "attention_output"
-"""The `checkpoint_name` of out and lse: a remat policy that saves it never attends twice."""
-
 
 class Tile(IntEnum):
     """What a pattern leaves of a rectangle of (query, key) pairs."""

@@ -112,9 +112,8 @@ class DistanceTerm(Term):
         index = jnp.broadcast_to(index, (batch, *index.shape[1:]))[:, None]
         b, h, i = jnp.ogrid[:batch, :heads, :q_len]
         at = (b[..., None], h[..., None], i[..., None], index)
-        band = jnp.zeros((*weights.shape[:3], table.shape[1])).at[at].add(weights)
-        table = jnp.broadcast_to(table, (heads, *table.shape[1:]))
-        return jnp.einsum("bhqu,hud->bhqd", band, table)
+        by_entry = jnp.zeros((*weights.shape[:3], table.shape[1])).at[at].add(weights)
+        return jnp.einsum("bhqu,hud->bhqd", by_entry, per_head(table, heads))
 
 
 def score_entries(
@@ -123,10 +122,23 @@ def score_entries(
     index: Int[Array, "rows q_len k_len"],
 ) -> Float[Array, "batch heads q_len k_len"]:
     """Return the float32 products `q . table[index]`; one table may serve all heads."""
-    table = jnp.broadcast_to(table, (q.shape[1], *table.shape[1:])).astype(q.dtype)
-    band = jnp.einsum("bhqd,hud->bhqu", q, table, preferred_element_type=jnp.float32)
     index = jnp.broadcast_to(index[:, None], (*q.shape[:3], index.shape[2]))
-    return jnp.take_along_axis(band, index, axis=-1)
+    return jnp.take_along_axis(band(q, table), index, axis=-1)
+
+
+def band(
+    q: Float[Array, "batch heads q_len dim"], table: Float[Array, "tables entries dim"]
+) -> Float[Array, "batch heads q_len entries"]:
+    """Return the float32 product of each query with each entry; one table may serve all heads."""
+    table = per_head(table, q.shape[1]).astype(q.dtype)
+    return jnp.einsum("bhqd,hud->bhqu", q, table, preferred_element_type=jnp.float32)
+
+
+def per_head(
+    table: Float[Array, "tables entries dim"], heads: int
+) -> Float[Array, "heads entries dim"]:
+    """Return a table for each head, where one may be shared."""
+    return jnp.broadcast_to(table, (heads, *table.shape[1:]))
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["parts"], meta_fields=[])

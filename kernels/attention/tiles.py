@@ -10,7 +10,7 @@ from jax import Array, lax
 
 from kernels.attention.places import Places
 from kernels.attention.skew import skew, unskew
-from kernels.attention.term import Entries, Term
+from kernels.attention.term import Entries, Term, band, per_head
 
 
 class TermTiles(Protocol):
@@ -95,17 +95,16 @@ class DistanceTiles:
         return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, self.width, 1), params)
 
     def scores(self, q: Array, part: Entries, q_at: Places, k_at: Places) -> Array:
-        band = jnp.zeros((1, q.shape[1], q.shape[2], self.width))
+        by_distance = jnp.zeros((1, q.shape[1], q.shape[2], self.width))
         if part.embeddings is not None:
-            table = _per_head(part.embeddings, q.shape[1]).astype(q.dtype)
-            band = jnp.einsum("bhqd,hud->bhqu", q, table, preferred_element_type=jnp.float32)
+            by_distance = band(q, part.embeddings)
         if part.bias is not None:
-            band += part.bias[None, :, None, :]
-        return skew(band, self.columns)
+            by_distance += part.bias[None, :, None, :]
+        return skew(by_distance, self.columns)
 
     def values(self, weights: Array, part: Entries, q_at: Places, k_at: Places) -> Array:
         assert part.values is not None
-        table = _per_head(part.values, weights.shape[1])
+        table = per_head(part.values, weights.shape[1])
         return jnp.einsum("bhqu,hud->bhqd", unskew(weights, self.width), table)
 
     def add(self, total: Entries, part: Entries, i: Array, j: Array) -> Entries:
@@ -116,7 +115,3 @@ class DistanceTiles:
             return lax.dynamic_update_slice_in_dim(total, new, start, 1)
 
         return jax.tree.map(add_slice, total, self.take(total, i, j), part)
-
-
-def _per_head(table: Array, heads: int) -> Array:
-    return jnp.broadcast_to(table, (heads, *table.shape[1:]))
