@@ -59,10 +59,7 @@ class Attention(MixerConfig):
         )
 
     def build(self, model: int, dtype: DTypeLike, rngs: nnx.Rngs) -> "AttentionLayer":
-        width = model if self.width is None else self.width
-        if width % self.heads:
-            raise ValueError(f"width {width} must be a multiple of heads {self.heads}")
-        return AttentionLayer(self, model, width // self.heads, dtype, rngs)
+        return AttentionLayer(self, model, dtype, rngs)
 
     @property
     def prefix(self) -> int | None:
@@ -73,20 +70,53 @@ class Attention(MixerConfig):
         return self.position
 
 
-class AttentionLayer(Mixer):
+class Projections(nnx.Module):
+    """The weights of an `Attention` config: tokens into heads, and heads back into tokens.
+
+    Raises:
+        ValueError: the heads do not divide the width.
+    """
+
+    def __init__(self, config: Attention, model: int, dtype: DTypeLike, rngs: nnx.Rngs):
+        width = model if config.width is None else config.width
+        if width % config.heads:
+            raise ValueError(f"width {width} must be a multiple of heads {config.heads}")
+        self.config, self.dtype, self.dim = config, dtype, width // config.heads
+        self.kv_heads = config.heads if config.kv_heads is None else config.kv_heads
+        self.q = Linear(model, width, dtype, rngs)
+        self.k = Linear(model, self.kv_heads * self.dim, dtype, rngs)
+        self.v = Linear(model, self.kv_heads * self.dim, dtype, rngs)
+        self.out = Linear(width, model, dtype, rngs)
+        if config.qk_norm:
+            self.q_norm = nnx.RMSNorm(self.dim, dtype=dtype, rngs=rngs)
+            self.k_norm = nnx.RMSNorm(self.dim, dtype=dtype, rngs=rngs)
+
+    def queries(self, x: Float[Array, "batch len model"]) -> Float[Array, "batch heads len dim"]:
+        """Return what tokens ask."""
+        q = self._split(self.q(x))
+        return self.q_norm(q) if self.config.qk_norm else q
+
+    def keys_values(
+        self, x: Float[Array, "batch len model"]
+    ) -> tuple[Float[Array, "batch kv_heads len dim"], Float[Array, "batch kv_heads len dim"]]:
+        """Return what tokens answer to, and what they answer."""
+        k, v = self._split(self.k(x)), self._split(self.v(x))
+        return (self.k_norm(k) if self.config.qk_norm else k), v
+
+    def joined(self, y: Float[Array, "batch heads len dim"]) -> Float[Array, "batch len model"]:
+        """Return what all heads found, as tokens."""
+        return self.out(rearrange(y, "batch heads len dim -> batch len (heads dim)"))
+
+    def _split(self, x: Array) -> Array:
+        return rearrange(x, "batch len (heads dim) -> batch heads len dim", dim=self.dim)
+
+
+class AttentionLayer(Projections, Mixer):
     """The layer of an `Attention` config; its state is a `KVCache`."""
 
-    def __init__(self, config: Attention, model: int, dim: int, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.config, self.dim, self.dtype = config, dim, dtype
-        self.kv_heads = config.heads if config.kv_heads is None else config.kv_heads
-        self.q = Linear(model, config.heads * dim, dtype, rngs)
-        self.k = Linear(model, self.kv_heads * dim, dtype, rngs)
-        self.v = Linear(model, self.kv_heads * dim, dtype, rngs)
-        self.out = Linear(config.heads * dim, model, dtype, rngs)
-        self.place = config.position.in_attention(config.heads, dim, rngs)
-        if config.qk_norm:
-            self.q_norm = nnx.RMSNorm(dim, dtype=dtype, rngs=rngs)
-            self.k_norm = nnx.RMSNorm(dim, dtype=dtype, rngs=rngs)
+    def __init__(self, config: Attention, model: int, dtype: DTypeLike, rngs: nnx.Rngs):
+        super().__init__(config, model, dtype, rngs)
+        self.place = config.position.in_attention(config.heads, self.dim, rngs)
 
     def init_state(self, batch: int, capacity: int) -> KVCache:
         window, axes = self.config.pattern.window, self.config.position.axes
@@ -110,7 +140,7 @@ class AttentionLayer(Mixer):
         """
         self._require_coordinates(at)
         pattern, term = pattern or self.config.pattern, self.place.term()
-        q, k, v = self._project(x, silent)
+        q, (k, v) = self.queries(x[:, silent:]), self.keys_values(x)
         counted = resolved(at, x.shape[1])
         assert counted.positions is not None
         q = self.place.rotate(q, counted.positions[:, silent:])
@@ -133,7 +163,7 @@ class AttentionLayer(Mixer):
             implementation=self.config.implementation,
         )  # fmt: skip
         assert isinstance(y, jax.Array)
-        return self.out(rearrange(y, "batch heads len dim -> batch len (heads dim)")), state
+        return self.joined(y), state
 
     def _require_coordinates(self, at: Places) -> None:
         position, given = self.config.position, at.coordinates
@@ -156,11 +186,3 @@ class AttentionLayer(Mixer):
             at.positions, coordinates=at.coordinates if self.config.position.axes else None
         )
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape[1:])), kept)
-
-    def _project(self, x: Array, silent: int) -> tuple[Array, Array, Array]:
-        split = "batch len (heads dim) -> batch heads len dim"
-        flat = self.q(x[:, silent:]), self.k(x), self.v(x)
-        q, k, v = (rearrange(y, split, dim=self.dim) for y in flat)
-        if self.config.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return q, k, v
