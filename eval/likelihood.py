@@ -9,8 +9,10 @@ import jax
 from flax import nnx
 from jax import Array
 
-from longctx.data.base import Batch, Split, data_hash, vocabulary_hash
+from longctx.data.base import Split, data_hash
+from longctx.data.batch import Batch
 from longctx.data.tokenizers.base import Tokenizer
+from longctx.data.vocabulary import vocabulary_hash
 from longctx.evaluator import Evaluator, Trained
 from longctx.train.step import summed_loss
 

@@ -12,7 +12,8 @@ import numpy as np
 from eval.usage import Result, cpu_seconds, measure
 from longctx.attention.layer import Attention
 from longctx.attention.positions import NoPosition, Position, RelativeEmbedding, RoPE
-from longctx.data.base import Batch, DataConfig, Split
+from longctx.data.base import DataConfig, Split
+from longctx.data.batch import Batch
 from longctx.generate import generate
 from longctx.sampling import Sampler
 from longctx.train.config import Train

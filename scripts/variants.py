@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from eval.variant_table import table
 from longctx.flags import call_with_flags
-from longctx.variant_table import table
 from scripts.program import run
 
 README = Path(__file__).parents[1] / "README.md"

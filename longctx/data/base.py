@@ -1,74 +1,21 @@
 """What a data set owes to training and evaluation: a vocabulary, pieces of tokens, and batches."""
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal
 
 import grain
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
+
+from longctx.data.batch import Batch
+from longctx.data.vocabulary import Vocabulary
+from longctx.data.windows import evaluation_batches, training_batches
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
-
-
-@runtime_checkable
-class Vocabulary(Protocol):
-    """Maps pieces of one kind to integer tokens and back.
-
-    Token 0 is the boundary: it stands before the first token of a piece (the input that asks for
-    a beginning) and after the last (the end that a model can sample).
-    """
-
-    boundary: ClassVar[int] = 0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """A readable name for every token; its length is the vocabulary size."""
-        ...
-
-    @property
-    def stride(self) -> int:
-        """Tokens per step of the representation: pieces are cut only at multiples of it."""
-        ...
-
-    def encode(self, piece: Any) -> Int[np.ndarray, " len"]:
-        """Return the tokens of a piece, without boundaries.
-
-        Raises:
-            ValueError: the piece holds something outside the vocabulary; the text says what and
-                where.
-        """
-        ...
-
-    def decode(self, tokens: Int[np.ndarray, " len"]) -> Any:
-        """Return the piece that tokens spell, up to the first boundary after the start.
-
-        Raises:
-            ValueError: a token is outside the vocabulary.
-        """
-        ...
-
-
-def vocabulary_hash(vocabulary: Vocabulary) -> str:
-    """Return 16 hex digits that change whenever a token changes its meaning."""
-    text = json.dumps([type(vocabulary).__name__, vocabulary.stride, vocabulary.names])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-class Batch(NamedTuple):
-    """Token windows for next-token prediction; padding has weight 0."""
-
-    tokens: Int[np.ndarray, "batch len"]
-    targets: Int[np.ndarray, "batch len"]
-    weights: Float[np.ndarray, "batch len"]
-    segments: Int[np.ndarray, "batch len"] | None = None
-    """The document of each token where several are packed into a row: 0, 1, ...; -1 is padding."""
-    coordinates: Int[np.ndarray, "batch len axes"] | None = None
-    """What the vocabulary says of each token's place besides its number, if it has a rule."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +48,6 @@ class DataConfig(ABC):
         Raises:
             ValueError: the training split is empty.
         """
-        from longctx.data.windows import training_batches  # which needs `Batch` from here
-
         return training_batches(self.sequences("train"), self.vocabulary(), window, batch, seed)
 
     def evaluation_batches(
@@ -113,8 +58,6 @@ class DataConfig(ABC):
         Raises:
             ValueError: `stride` does not lie in [1, window].
         """
-        from longctx.data.windows import evaluation_batches  # which needs `Batch` from here
-
         return evaluation_batches(self.sequences(split), self.vocabulary(), window, stride, batch)
 
 

@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Int
 
-from longctx.data.base import Vocabulary
+from longctx.data.vocabulary import Vocabulary
 
 
 @runtime_checkable

@@ -8,7 +8,9 @@ import grain
 import numpy as np
 from jaxtyping import Int
 
-from longctx.data.base import Batch, Split, Vocabulary, WrappedData
+from longctx.data.base import Split, WrappedData
+from longctx.data.batch import Batch
+from longctx.data.vocabulary import Vocabulary
 
 MASK = "<mask>"
 

@@ -8,8 +8,10 @@ import grain.experimental
 import numpy as np
 from jaxtyping import Int
 
-from longctx.data.base import Batch, Vocabulary, WrappedData, refuse_wrapped
+from longctx.data.base import WrappedData, refuse_wrapped
+from longctx.data.batch import Batch
 from longctx.data.coordinates import coordinates_of
+from longctx.data.vocabulary import Vocabulary
 from longctx.data.windows import Sequences, bounded_part
 
 ROWS_AT_ONCE = 128

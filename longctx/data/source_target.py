@@ -7,7 +7,8 @@ from typing import Any
 import grain
 import numpy as np
 
-from longctx.data.base import Batch, Split, WrappedData
+from longctx.data.base import Split, WrappedData
+from longctx.data.batch import Batch
 
 
 def without_source(batch: Batch, source: int) -> Batch:

@@ -6,8 +6,10 @@ from typing import Any
 import grain
 import numpy as np
 
-from longctx.data.base import Batch, Vocabulary, WrappedData, refuse_wrapped
+from longctx.data.base import WrappedData, refuse_wrapped
+from longctx.data.batch import Batch
 from longctx.data.coordinates import coordinates_of
+from longctx.data.vocabulary import Vocabulary
 from longctx.data.windows import Sequences, bounded_part
 
 

@@ -7,8 +7,9 @@ import grain
 import numpy as np
 from jaxtyping import Int
 
-from longctx.data.base import Batch, Vocabulary
+from longctx.data.batch import Batch
 from longctx.data.coordinates import coordinates_of
+from longctx.data.vocabulary import Vocabulary
 
 Sequences = Sequence[Int[np.ndarray, " _"]]
 

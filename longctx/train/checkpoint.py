@@ -12,7 +12,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from longctx.data.base import vocabulary_hash
+from longctx.data.vocabulary import vocabulary_hash
 from longctx.serialise import differences, from_json, to_json
 from longctx.train.config import Train
 from longctx.train.state import TrainState, fingerprint

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import jax
 
-from longctx.data.base import DataConfig, vocabulary_hash
+from longctx.data.base import DataConfig
+from longctx.data.vocabulary import vocabulary_hash
 from longctx.serialise import differences, from_json, to_json
 from longctx.train.config import Train
 

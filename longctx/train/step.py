@@ -13,7 +13,7 @@ from jax import Array
 from jaxtyping import Float
 
 from kernels.attention.places import Places
-from longctx.data.base import Batch
+from longctx.data.batch import Batch
 from longctx.train.state import TrainState
 
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Int, Int32
 
+from longctx.data.vocabulary import of_one_piece
 from music.chorale import REST, VOICES, Chorale, change_onsets, pitch_name
 
 
@@ -122,16 +123,5 @@ class ChoraleGrid:
             raise ValueError(
                 f"tokens are {tokens.dtype} of shape {tokens.shape}; wanted one row of integers"
             )
-        size = len(self.names)
-        outside = np.flatnonzero((tokens < 0) | (tokens >= size))
-        if outside.size:
-            place = int(outside[0])
-            raise ValueError(
-                f"token {tokens[place]} at place {place} is outside the vocabulary of {size}; was "
-                "it made with another range, or with `held` set otherwise?"
-            )
-        if tokens.size and tokens[0] == self.boundary:
-            tokens = tokens[1:]
-        ends = np.flatnonzero(tokens == self.boundary)
-        length = int(ends[0]) if ends.size else len(tokens)
-        return tokens[: length - length % self.stride]
+        tokens = of_one_piece(tokens, len(self.names))
+        return tokens[: len(tokens) - len(tokens) % self.stride]

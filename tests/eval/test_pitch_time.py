@@ -14,7 +14,7 @@ from eval.likelihood import Likelihood
 from eval.samples import ChoraleSamples, sample_chorales
 from kernels.attention import Places
 from longctx.attention.positions import RelativePitchTime
-from longctx.data.base import Batch
+from longctx.data.batch import Batch
 from longctx.evaluator import Trained
 from longctx.generate import generate
 from longctx.sampling import Sampler

@@ -5,7 +5,7 @@ import pytest
 
 from eval import speed_longctx
 from eval.speed_cases import GENERATION, TRAINING
-from longctx.data.base import Vocabulary
+from longctx.data.vocabulary import Vocabulary
 
 SMALL: dict[str, int] = {"layers": 1, "model": 16, "hidden": 32, "heads": 2, "vocab": 11}
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from longctx.data.base import SPLITS, vocabulary_hash
+from longctx.data.base import SPLITS
 from longctx.data.coordinates import Coordinates
+from longctx.data.vocabulary import vocabulary_hash
 from music.chorale import REST, Chorale, change_onsets
 from music.chorales import load_chorales
 from music.tokenizers.chorale_grid import ChoraleGrid

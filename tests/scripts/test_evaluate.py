@@ -6,7 +6,8 @@ import pytest
 
 from eval.baselines import baselines
 from eval.likelihood import Likelihood
-from longctx.data.base import data_hash, vocabulary_hash
+from longctx.data.base import data_hash
+from longctx.data.vocabulary import vocabulary_hash
 from longctx.train.load import load_trained
 from scripts.evaluate import main
 

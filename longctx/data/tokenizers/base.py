@@ -10,6 +10,8 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Int, Int32
 
+from longctx.data.vocabulary import of_one_piece
+
 
 @dataclass(frozen=True)
 class Tokenizer(ABC):
@@ -55,19 +57,7 @@ class Tokenizer(ABC):
         Raises:
             ValueError: a token is outside the vocabulary.
         """
-        tokens = np.asarray(tokens)
-        size = len(self.names)
-        outside = np.flatnonzero((tokens < 0) | (tokens >= size))
-        if outside.size:
-            place = int(outside[0])
-            raise ValueError(
-                f"token {tokens[place]} at place {place} is outside the vocabulary of {size}; was "
-                "it made with another tokenizer?"
-            )
-        start = int(tokens.size > 0 and tokens[0] == self.boundary)
-        ends = np.flatnonzero(tokens[start:] == self.boundary)
-        stop = start + int(ends[0]) if ends.size else len(tokens)
-        return self.text(tokens[start:stop].astype(np.int32) - 1)
+        return self.text(of_one_piece(np.asarray(tokens), len(self.names)).astype(np.int32) - 1)
 
 
 def read_local(path: str) -> bytes:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from longctx.data.base import Batch
+from longctx.data.batch import Batch
 from longctx.data.coordinates import rule_for
 from longctx.data.masked import WithMask, hide
 from longctx.data.packing import packed_batches

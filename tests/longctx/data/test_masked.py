@@ -6,11 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from longctx.data.base import Batch, DataConfig, vocabulary_hash
+from longctx.data.base import DataConfig
+from longctx.data.batch import Batch
 from longctx.data.masked import Masked, WithMask, hide
 from longctx.data.packing import Packed
 from longctx.data.streaming import Streamed
 from longctx.data.tokenizers import Bytes
+from longctx.data.vocabulary import vocabulary_hash
 from longctx.serialise import from_json, to_json
 
 

@@ -9,8 +9,8 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longctx.data.base import Vocabulary, vocabulary_hash
 from longctx.data.tokenizers import Bytes, HuggingFace, Tiktoken, Tokenizer
+from longctx.data.vocabulary import Vocabulary, vocabulary_hash
 from longctx.variants import parse, spell
 
 WORDS = r"\p{L}+|\P{L}+"

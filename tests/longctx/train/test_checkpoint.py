@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from configs.catalogue import load_config
-from longctx.data.base import vocabulary_hash
+from longctx.data.vocabulary import vocabulary_hash
 from longctx.data.windows import training_batches
 from longctx.evaluator import Evaluator
 from longctx.train.checkpoint import CheckpointError, Checkpoints

@@ -15,7 +15,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from configs.catalogue import load_config
-from longctx.data.base import vocabulary_hash
+from longctx.data.vocabulary import vocabulary_hash
 from longctx.evaluator import Evaluator
 from longctx.serialise import from_json
 from longctx.train.config import Train

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from configs.catalogue import load_config
-from longctx.data.base import Batch
+from longctx.data.batch import Batch
 from longctx.train.loop import initialise
 from longctx.train.optimizer import AdamW
 from longctx.train.state import TrainState
