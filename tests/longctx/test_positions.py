@@ -29,7 +29,6 @@ from longctx.attention.positions import (
 )
 from longctx.attention.positions.alibi import slopes
 from longctx.attention.positions.relative import RelativeTerm
-from longctx.attention.positions.rope_scaling import NTK, DynamicNTK, LinearScaling, Llama3, YaRN
 from longctx.transformer import Transformer
 from longctx.variants import members
 
@@ -131,155 +130,6 @@ class TestTerms:
 
         leaves = jax.tree.leaves(total(term_of(scheme), queries(6)))
         assert all(np.isfinite(leaf).all() for leaf in leaves)
-
-
-class TestEmbeddings:
-    """Schemes that act on the embeddings."""
-
-    X = jax.random.normal(jax.random.key(0), (2, 3, 8))
-    AT = np.array([[0, 1, 50]])
-
-    def sinusoids(self, width: int, base: float) -> np.ndarray:
-        want = np.zeros((3, width))
-        for row, position in enumerate(self.AT[0]):
-            for i in range(width // 2):
-                phase = position / base ** (2 * i / width)
-                want[row, i], want[row, width // 2 + i] = np.sin(phase), np.cos(phase)
-        return want
-
-    def test_sinusoids_are_the_papers(self):
-        place = Sinusoidal().in_embedding(8, nnx.Rngs(0))
-        assert place is not None
-        got = place(self.X, jnp.array(self.AT))
-        np.testing.assert_allclose(got, self.X + self.sinusoids(8, 10_000.0), atol=1e-5)
-
-    @pytest.mark.parametrize("rows", [1, 2])
-    def test_concatenated_sinusoids_are_mixed_in_by_one_matrix(self, rows):
-        place = ConcatenatedSinusoidal(width=6, base=100.0).in_embedding(8, nnx.Rngs(0))
-        (kernel,) = jax.tree.leaves(nnx.state(place))
-        assert kernel.shape == (14, 8)
-        got = place(self.X, jnp.repeat(jnp.array(self.AT), rows, axis=0))
-        beside = np.broadcast_to(self.sinusoids(6, 100.0), (2, 3, 6))
-        want = np.concatenate([self.X, beside], axis=-1) @ np.asarray(kernel)
-        np.testing.assert_allclose(got, want, atol=1e-5)
-
-    def test_learned_positions_are_rows_of_a_table_as_large_as_the_tokens(self):
-        place = Learned(length=51).in_embedding(8, nnx.Rngs(0))
-        (table,) = jax.tree.leaves(nnx.state(place))
-        assert table.shape == (51, 8)
-        assert np.std(table) * 8**0.5 == pytest.approx(1.0, abs=0.1)
-        want = self.X + np.asarray(table)[self.AT] * 8**0.5
-        np.testing.assert_allclose(place(self.X, jnp.array(self.AT)), want, atol=1e-6)
-
-    def test_a_position_past_the_table_is_nan_and_padding_is_not(self):
-        graphdef, params = nnx.split(Learned(length=50).in_embedding(8, nnx.Rngs(0)))
-
-        def call(params, at):
-            return nnx.merge(graphdef, params)(self.X, jnp.array([at]))
-
-        got = call(params, [49, 50, -1])
-        assert np.isfinite(got[:, [0, 2]]).all()
-        assert np.isnan(got[:, 1]).all()
-        (grad,) = jax.tree.leaves(jax.grad(lambda p: (call(p, [49, 3, -1]) ** 2).sum())(params))
-        assert np.isfinite(grad).all()
-        assert np.flatnonzero(np.any(grad, axis=1)).tolist() == [0, 3, 49]
-
-    def test_a_model_refuses_inputs_longer_than_the_table(self):
-        mixer = Attention(heads=2, position=Learned(length=5))
-        model = Transformer(layers=1, model=8, hidden=8, mixer=mixer).build(7, jnp.float32, 0)
-        assert jax.eval_shape(model, jnp.zeros((1, 5), jnp.int32))[0].shape == (1, 5, 7)
-        with pytest.raises(ValueError, match="6 tokens, but the learned positions end after 5"):
-            model(jnp.zeros((1, 6), jnp.int32))
-
-
-SCALINGS = [s.scaling for s in RoPE.small()]
-GOLDEN_ROPE = json.loads((GOLDEN / "rope.json").read_text())
-
-
-class TestRoPE:
-    """Rotations, and how they are scaled."""
-
-    @pytest.mark.parametrize("scaling", SCALINGS, ids=str)
-    def test_scores_are_functions_of_distance(self, scaling):
-        place = RoPE(base=100.0, scaling=scaling).in_attention(1, 8, nnx.Rngs(0))
-        q, k = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 8))
-
-        def score(i: int, j: int) -> float:
-            at = jnp.array([[i]]), jnp.array([[j]])
-            return float((place.rotate(q, at[0]) * place.rotate(k, at[1])).sum())
-
-        assert score(7, 3) == pytest.approx(score(104, 100), abs=1e-4)
-        assert abs(score(7, 3) - score(7, 4)) > 1e-3
-
-    @pytest.mark.parametrize("scaling", SCALINGS, ids=str)
-    def test_halves_are_rotated(self, scaling):
-        place = RoPE(base=100.0, scaling=scaling).in_attention(1, 8, nnx.Rngs(0))
-        x = jax.random.normal(jax.random.key(0), (1, 1, 1, 8))
-        angle = 5 * scaling.frequencies(100.0, 8)
-        pairs = np.asarray(x[0, 0, 0, :4]) + 1j * np.asarray(x[0, 0, 0, 4:])
-        want = scaling.magnitude * pairs * np.exp(1j * angle)
-        got = place.rotate(x, jnp.array([[5]]))[0, 0, 0]
-        np.testing.assert_allclose(got, np.concatenate([want.real, want.imag]), atol=1e-5)
-
-    @pytest.mark.parametrize("scaling", SCALINGS, ids=str)
-    def test_keys_rotated_early_are_those_rotated_late(self, scaling):
-        """A cache holds keys from when the sequence was short."""
-        place = RoPE(base=100.0, scaling=scaling).in_attention(1, 4, nnx.Rngs(0))
-        x, at = jax.random.normal(jax.random.key(0), (1, 1, 60, 4)), jnp.arange(60)[None]
-        early = place.rotate(x[:, :, :5], at[:, :5])
-        np.testing.assert_array_equal(place.rotate(x, at)[:, :, :5], early)
-
-    def test_phases_are_float32_for_bfloat16_inputs(self):
-        place = RoPE().in_attention(1, 2, nnx.Rngs(0))
-        x = jnp.ones((1, 1, 1, 2), jnp.bfloat16)
-        got = place.rotate(x, jnp.array([[1001]])).astype(jnp.float32)[0, 0, 0]
-        want = [np.cos(1001) - np.sin(1001), np.cos(1001) + np.sin(1001)]
-        np.testing.assert_allclose(got, want, atol=1e-2)
-
-    def test_values_are_not_rotated(self):
-        """A single token sees its own value alone, wherever it stands."""
-        layer = Attention(heads=2, position=RoPE()).build(8, jnp.float32, nnx.Rngs(0))
-        x = jax.random.normal(jax.random.key(0), (1, 1, 8))
-        call = jax.jit(lambda position: layer(x, Places(position))[0])
-        here, there = call(jnp.array([[0]])), call(jnp.array([[1000]]))
-        np.testing.assert_allclose(here, there, atol=1e-6)
-
-    @pytest.mark.parametrize("case", GOLDEN_ROPE, ids=lambda case: case["scaling"])
-    def test_frequencies_are_the_golden_ones(self, case):
-        scaling = getattr(rope_scaling, case["scaling"])(**case["fields"])
-        found = scaling.frequencies(case["base"], case["dim"])
-        assert found.dtype == np.float64
-        np.testing.assert_allclose(found, case["frequencies"], rtol=5e-7)
-        assert scaling.magnitude == pytest.approx(case["magnitude"], rel=1e-12)
-
-    def test_every_scaling_has_golden_values(self):
-        known = set(members(rope_scaling.RopeScaling)) - {"NoScaling"}
-        assert known == {case["scaling"] for case in GOLDEN_ROPE}
-
-    @pytest.mark.parametrize(
-        "scaling",
-        [LinearScaling(1.0), NTK(1.0), DynamicNTK(9, 10, 3.0), Llama3(1.0), YaRN(1.0)],
-        ids=str,
-    )
-    def test_a_factor_of_1_changes_nothing(self, scaling):
-        plain = 10_000.0 ** (-np.arange(8) / 8)
-        np.testing.assert_allclose(scaling.frequencies(10_000.0, 16), plain, rtol=1e-12)
-        assert scaling.magnitude == 1.0
-
-    def test_yarn_keeps_fast_pairs_and_divides_slow_ones_once(self):
-        ratio = YaRN(factor=8.0, trained_length=512).frequencies(1e4, 32) / 1e4 ** (
-            -np.arange(16) / 16
-        )
-        np.testing.assert_allclose(ratio[:2], 1.0)
-        np.testing.assert_allclose(ratio[-4:], 1 / 8)
-        assert (np.diff(ratio) <= 0).all()
-        assert ((ratio > 1 / 8) & (ratio < 1)).any()
-
-    @pytest.mark.parametrize(("length", "kept"), [(1, 0.25), (10**9, 1.0)])
-    def test_yarn_is_plain_where_all_pairs_are_slow_or_fast(self, length, kept):
-        found = YaRN(factor=4.0, trained_length=length).frequencies(100.0, 16)
-        ratio = found / 100.0 ** (-np.arange(8) / 8)
-        np.testing.assert_allclose(ratio[1:], kept)
 
 
 class TestRelativeEmbedding:
@@ -481,23 +331,6 @@ class TestTogether:
     ("build", "reason"),
     [
         (lambda: RelativeEmbedding(max_distance=0), "max_distance of at least 1, not 0"),
-        (lambda: Sinusoidal().in_embedding(9, nnx.Rngs(0)), "even model width, not 9"),
-        (lambda: Sinusoidal(base=1.0), "base above 1, not 1.0"),
-        (lambda: ConcatenatedSinusoidal(width=5), "positive even width, not 5"),
-        (lambda: ConcatenatedSinusoidal(width=0), "positive even width, not 0"),
-        (lambda: ConcatenatedSinusoidal(base=0.5), "base above 1, not 0.5"),
-        (lambda: Learned(length=0), "length of at least 1, not 0"),
-        (lambda: RoPE().in_attention(1, 7, nnx.Rngs(0)), "even head width, not 7"),
-        (lambda: RoPE(base=1.0), "base above 1, not 1.0"),
-        (lambda: RoPE(scaling=NTK()).in_attention(1, 2, nnx.Rngs(0)), "at least 4, not 2"),
-        (lambda: LinearScaling(factor=0.5), "LinearScaling needs a factor of at least 1, not 0.5"),
-        (lambda: NTK(factor=float("nan")), "NTK needs a factor of at least 1, not nan"),
-        (lambda: DynamicNTK(trained_length=0), "trained_length of at least 1, not 0"),
-        (lambda: DynamicNTK(factor=0.9), "factor of at least 1, not 0.9"),
-        (lambda: Llama3(factor=0.9), "factor of at least 1, not 0.9"),
-        (lambda: Llama3(low=4.0), "0 < low < high, not 4.0 and 4.0"),
-        (lambda: YaRN(factor=0.0), "factor of at least 1, not 0.0"),
-        (lambda: YaRN(beta_slow=0.0), "0 < beta_slow < beta_fast, not 0.0 and 32.0"),
         (lambda: T5Bias(buckets=1), "buckets of at least 2, not 1"),
         (lambda: T5Bias(buckets=2, two_sided=True), "buckets of at least 4, not 2"),
         (lambda: T5Bias(buckets=7, two_sided=True), "even number of buckets, not 7"),

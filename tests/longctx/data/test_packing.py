@@ -1,12 +1,11 @@
 """Several documents in a row: nothing lost, nothing leaks, little padding, and an exact place."""
 
-import json
-
 import grain
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from restored import check_restored
 
 from longctx.data import packing
 from longctx.data.packing import ROWS_AT_ONCE, Packed, cut, packed_batches
@@ -132,18 +131,7 @@ def batches(seed: int, batch: int = 6):
 
 @pytest.mark.parametrize("taken", [0, 1, 20, 21, 22, 43])
 def test_a_restored_iterator_goes_on_exactly(taken):
-    iterator = batches(5)
-    for _ in range(taken):
-        next(iterator)
-    place = json.loads(json.dumps(iterator.get_state()))
-    want = [next(iterator) for _ in range(30)]
-    again = batches(5)
-    next(again)
-    again.set_state(place)
-    assert again.get_state() == place
-    for expected in want:
-        for ours, theirs in zip(next(again)[:4], expected[:4], strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+    check_restored(lambda: batches(5), taken, more=30)
 
 
 def test_seeds_decide_the_order():
