@@ -17,6 +17,7 @@ from kernels.attention.places import Places, last_of
 from kernels.attention.saved import saved
 from kernels.attention.spec import Pattern, Tile
 from kernels.attention.term import Term
+from kernels.attention.tile_map import tile_map
 from kernels.attention.tiles import DenseTiles, DistanceTiles, NoTiles, TermTiles
 
 BLOCK = 256
@@ -88,19 +89,8 @@ class _Live:
 
 @lru_cache(maxsize=64)
 def _live_tiles(pattern: Pattern, q_len: int, k_len: int, rows: int, columns: int) -> _Live:
-    offset = k_len - q_len
-    live = []
-    for q_first in range(offset, k_len, rows):
-        q_last = min(q_first + rows, k_len) - 1
-        live.append(
-            [
-                index
-                for index, k_first in enumerate(range(0, k_len, columns))
-                if pattern.classify(q_first, q_last, k_first, min(k_first + columns, k_len) - 1)
-                != Tile.SKIP
-            ]
-        )
-    return _Live(live)
+    kinds = tile_map(pattern, q_len, k_len, rows, columns)
+    return _Live([np.flatnonzero(row != Tile.SKIP).tolist() for row in kinds])
 
 
 @lru_cache(maxsize=64)
