@@ -1,6 +1,5 @@
 """Which block of every array a step needs."""
 
-from jax import lax
 from jax.experimental import pallas as pl
 
 from kernels.attention.pallas_tpu.tile import Inputs, Plan
@@ -9,49 +8,77 @@ from kernels.attention.term import Entries
 
 
 def input_specs(plan: Plan, inputs: Inputs) -> Inputs:
-    """Return the block specs of the inputs, for a grid of (batch, heads, steps).
+    """Return the block specs of the inputs, for a grid as `grid` gives it.
 
     Entries are listed from the largest distance down, from the left neighbour of the leftmost tile
     on, so the tile (row, column) has the block column - row + q_tiles and its neighbour the one
     before.
     """
-    size, dim = plan.size, inputs.q.shape[3]
-    group = inputs.q.shape[1] // inputs.k.shape[1]
-
-    def at_row(b, h, t, steps):
-        return b, h, read(steps[t]).row, 0
-
-    def at_column(b, h, t, steps):
-        return b, lax.div(h, group), read(steps[t]).column, 0
-
-    keys = pl.BlockSpec((None, None, size, dim), at_column)
+    keys = _key_spec(plan, inputs)
     return Inputs(
-        q=pl.BlockSpec((None, None, size, dim), at_row),
+        q=query_spec(plan, inputs),
         k=keys,
         v=keys,
-        left=_entry_specs(plan, inputs.left, dim, -1),
-        right=_entry_specs(plan, inputs.right, dim, 0),
+        left=_entry_specs(plan, inputs, -1),
+        right=_entry_specs(plan, inputs, 0),
         segments=_segment_specs(plan, inputs),
     )
 
 
-def _entry_specs(plan: Plan, entries: Entries, dim: int, side: int) -> Entries:
-    def block(table, h, t, steps):
-        at = read(steps[t])
-        head = h if table.shape[0] > 1 else 0
-        return head, at.column - at.row + plan.q_tiles + side
+def grid(inputs: Inputs, steps: int) -> tuple[int, int, int, int]:
+    """Return (key heads, batch, query heads of one key head, steps), the innermost last."""
+    batch, heads = inputs.q.shape[:2]
+    kv_heads = inputs.k.shape[1]
+    return kv_heads, batch, heads // kv_heads, steps
 
-    def embeddings(b, h, t, steps):
-        head, distances = block(entries.embeddings, h, t, steps)
+
+def query_spec(plan: Plan, inputs: Inputs) -> pl.BlockSpec:
+    """Return the spec of an array [batch, heads, q_len, dim]."""
+    group = inputs.q.shape[1] // inputs.k.shape[1]
+
+    def at_row(kv, b, g, t, steps):
+        return b, kv * group + g, read(steps, t).row, 0
+
+    return pl.BlockSpec((None, None, plan.size, inputs.q.shape[3]), at_row)
+
+
+def row_spec(plan: Plan, inputs: Inputs) -> pl.BlockSpec:
+    """Return the spec of an array [batch, heads, 1, q_len], with one number for each query."""
+    group = inputs.q.shape[1] // inputs.k.shape[1]
+
+    def at_row(kv, b, g, t, steps):
+        return b, kv * group + g, 0, read(steps, t).row
+
+    return pl.BlockSpec((None, None, 1, plan.size), at_row)
+
+
+def _key_spec(plan: Plan, inputs: Inputs) -> pl.BlockSpec:
+    def at_column(kv, b, g, t, steps):
+        return b, kv, read(steps, t).column, 0
+
+    return pl.BlockSpec((None, None, plan.size, inputs.q.shape[3]), at_column)
+
+
+def _entry_specs(plan: Plan, inputs: Inputs, side: int) -> Entries:
+    group = inputs.q.shape[1] // inputs.k.shape[1]
+    q_tiles, entries = inputs.q.shape[2] // plan.size, inputs.right
+
+    def block(table, kv, g, t, steps):
+        at = read(steps, t)
+        return (kv * group + g if table.shape[0] > 1 else 0), at.column - at.row + q_tiles + side
+
+    def embeddings(kv, b, g, t, steps):
+        head, distances = block(entries.embeddings, kv, g, t, steps)
         return head, distances, 0
 
-    def bias(b, h, t, steps):
-        head, distances = block(entries.bias, h, t, steps)
+    def bias(kv, b, g, t, steps):
+        head, distances = block(entries.bias, kv, g, t, steps)
         return head, 0, distances
 
     specs = Entries()
     if entries.embeddings is not None:
-        specs = specs._replace(embeddings=pl.BlockSpec((None, plan.size, dim), embeddings))
+        shape = (None, plan.size, inputs.q.shape[3])
+        specs = specs._replace(embeddings=pl.BlockSpec(shape, embeddings))
     if entries.bias is not None:
         specs = specs._replace(bias=pl.BlockSpec((None, 1, plan.size), bias))
     return specs
@@ -62,11 +89,11 @@ def _segment_specs(plan: Plan, inputs: Inputs) -> tuple[pl.BlockSpec, pl.BlockSp
         return None
     rows = inputs.segments[0].shape[0]
 
-    def of_queries(b, h, t, steps):
-        return b if rows > 1 else 0, 0, read(steps[t]).row
+    def of_queries(kv, b, g, t, steps):
+        return b if rows > 1 else 0, 0, read(steps, t).row
 
-    def of_keys(b, h, t, steps):
-        return b if rows > 1 else 0, 0, read(steps[t]).column
+    def of_keys(kv, b, g, t, steps):
+        return b if rows > 1 else 0, 0, read(steps, t).column
 
     block = (None, 1, plan.size)
     return pl.BlockSpec(block, of_queries), pl.BlockSpec(block, of_keys)

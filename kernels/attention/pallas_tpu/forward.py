@@ -5,11 +5,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Int32
 
-from kernels.attention.pallas_tpu.blocks import input_specs
+from kernels.attention.pallas_tpu.blocks import grid, input_specs, query_spec, row_spec
 from kernels.attention.pallas_tpu.tile import (
     MASKED,
     Inputs,
@@ -21,6 +23,7 @@ from kernels.attention.pallas_tpu.tile import (
     wide,
 )
 from kernels.attention.pallas_tpu.walk import Step, read, walk
+from kernels.attention.spec import Tile
 from kernels.attention.tile_map import tile_map
 
 
@@ -42,27 +45,17 @@ class Scratch(NamedTuple):
 def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
     """Return out [batch, heads, q_len, dim] and lse [batch, heads, 1, q_len], padded to tiles."""
     batch, heads, q_len, dim = inputs.q.shape
-    steps = walk(tile_map(plan.pattern, plan.q_len, plan.k_len, plan.size, plan.size))
+    steps = _steps(plan)
     size, lanes = plan.size, plan.lanes
     f32 = partial(pltpu.VMEM, dtype=jnp.float32)
     has_term, segmented = bool(jax.tree.leaves(inputs.right)), inputs.segments is not None
-
-    def at_row(b, h, t, steps):
-        return b, h, read(steps[t]).row, 0
-
-    def at_row_of_lse(b, h, t, steps):
-        return b, h, 0, read(steps[t]).row
-
     return pl.pallas_call(
         partial(_kernel, plan),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
-            grid=(batch, heads, len(steps)),
+            grid=grid(inputs, len(steps) - 2),
             in_specs=[input_specs(plan, inputs)],
-            out_specs=[
-                pl.BlockSpec((None, None, size, dim), at_row),
-                pl.BlockSpec((None, None, 1, size), at_row_of_lse),
-            ],
+            out_specs=[query_spec(plan, inputs), row_spec(plan, inputs)],
             scratch_shapes=[
                 Scratch(
                     top=f32((size, lanes)),
@@ -78,15 +71,22 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
             jax.ShapeDtypeStruct((batch, heads, 1, q_len), jnp.float32),
         ],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary")
+            dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
         ),
         interpret=plan.interpret,
         name="attention_forward",
     )(jnp.asarray(steps), inputs)
 
 
+def _steps(plan: Plan) -> Int32[np.ndarray, " words"]:
+    """Return a walk over all rows of tiles, padding included, so that all output is written."""
+    kinds = tile_map(plan.pattern, plan.q_len, plan.k_len, plan.size, plan.size)
+    more = [(0, plan.q_tiles - kinds.shape[0]), (0, 0)]
+    return walk(np.pad(kinds, more, constant_values=Tile.SKIP))
+
+
 def _kernel(plan: Plan, steps: Any, x: Inputs, out: Any, lse: Any, scratch: Scratch) -> None:
-    at = read(steps[pl.program_id(2)])
+    at = read(steps, pl.program_id(3))
 
     @pl.when(at.has(Step.FIRST))
     def _():

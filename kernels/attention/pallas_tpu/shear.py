@@ -39,3 +39,9 @@ def wrapped(size: int) -> Array:
     """Return where `shear` leaves what belongs to the next square: `c < r`."""
     row, column = (lax.broadcasted_iota(jnp.int32, (size, size), axis) for axis in (0, 1))
     return column < row
+
+
+def stays(size: int) -> Array:
+    """Return where `unshear` leaves what belongs to the same square: `t + r < size`."""
+    row, column = (lax.broadcasted_iota(jnp.int32, (size, size), axis) for axis in (0, 1))
+    return column + row < size

@@ -17,6 +17,12 @@ MASKED = -1e30
 """The score of a pair that may not talk: finite, so that no difference of two is NaN."""
 
 
+def _even(count: int, most: int) -> int:
+    """Return the size of equal parts of `count`, as few as can be with at most `most` in each."""
+    parts = -(-count // most)
+    return -(-count // parts)
+
+
 class Inputs(NamedTuple):
     """References to the blocks of one tile."""
 
@@ -41,24 +47,44 @@ class Plan:
     pattern: Pattern
     q_len: int
     k_len: int
-    size: int
+    size: int = 512
     """The side of the square tiles."""
     lanes: int = 128
     """The side of the squares that are sheared: a register's width, or less to test with."""
+    longest: int = 16
+    """How many tiles of queries and of keys the backward kernel can walk over."""
+    vmem_bytes: int | None = None
+    """How much vector memory the backward kernel may use, if not the compiler's default."""
     interpret: Any = False
 
     @property
     def squares(self) -> int:
-        """How many of them lie side by side in a tile."""
+        """How many sheared squares lie side by side in a tile."""
         return self.size // self.lanes
 
     @property
+    def q_stretch(self) -> int:
+        """How many tiles of queries the backward kernel walks over at once."""
+        return _even(-(-self.q_len // self.size), self.longest)
+
+    @property
+    def k_stretch(self) -> int:
+        """How many tiles of keys."""
+        return _even(-(-self.k_len // self.size), self.longest)
+
+    @property
     def q_tiles(self) -> int:
-        return -(-self.q_len // self.size)
+        """How many tiles of queries there are, with padding: whole stretches."""
+        return -(-self.q_len // (self.size * self.q_stretch)) * self.q_stretch
 
     @property
     def k_tiles(self) -> int:
-        return -(-self.k_len // self.size)
+        return -(-self.k_len // (self.size * self.k_stretch)) * self.k_stretch
+
+    def groups(self, term: bool) -> list[slice]:
+        """Return the rows that are multiplied at once: with a term fewer, to need less space."""
+        rows = min(self.size, 2 * self.lanes) if term else self.size
+        return [slice(first, first + rows) for first in range(0, self.size, rows)]
 
     def part(self, index: int) -> slice:
         """Return a square's rows or columns."""
@@ -101,28 +127,46 @@ def open_run(plan: Plan, x: Inputs, carry: Any) -> None:
             carry[plan.part(a), plan.part(m)] = shear(said[plan.part(a), plan.part(m)])
 
 
-def add_term(plan: Plan, x: Inputs, carry: Any, scores: Array) -> Iterator[Array]:
-    """Yield the scores of each row of squares, with the term added; leave the rest in `carry`."""
-    said = by_distance(x.q[...], x.right, plan.size)
+def score_rows(
+    plan: Plan, at: At, x: Inputs, carry: Any, q_segments: Any, masked: bool
+) -> Iterator[Array]:
+    """Yield the masked float32 scores [lanes, size] of each row of squares of a tile.
+
+    `carry` brings the left neighbour's sheared squares, and takes this tile's to the right one.
+    """
+    for rows in plan.groups(bool(jax.tree.leaves(x.right))):
+        q = x.q[rows]
+        scores = product(q, x.k[...], (1, 1))
+        said = by_distance(q, x.right, plan.size) if jax.tree.leaves(x.right) else None
+        for first in range(0, scores.shape[0], plan.lanes):
+            part, a = slice(first, first + plan.lanes), (rows.start + first) // plan.lanes
+            row = scores[part]
+            if said is not None:
+                row += _term_row(plan, a, said[part], carry)
+            verdict = seen(plan, at, a, masked, x, q_segments)
+            yield row if verdict is None else jnp.where(verdict, row, MASKED)
+
+
+def _term_row(plan: Plan, a: int, said: Array, carry: Any) -> Array:
+    """Return the term's part [lanes, size] of the scores of row `a` of squares."""
     n, before = plan.squares, wrapped(plan.lanes)
-    for a in range(n):
-        own = [shear(said[plan.part(a), plan.part(m)]) for m in range(n)]
-        theirs = [carry[plan.part(a), plan.part(m)] for m in range(n - a - 1, n)]
-        squares = theirs + own[: n - a]
-        for m in range(n - a - 1, n):
-            carry[plan.part(a), plan.part(m)] = own[m]
-        summand = [jnp.where(before, squares[m], squares[m + 1]) for m in range(n)]
-        yield scores[plan.part(a)] + jnp.concatenate(summand, axis=1)
+    own = [shear(said[:, plan.part(m)]) for m in range(n)]
+    kept = range(n - a - 1, n)
+    squares = [carry[plan.part(a), plan.part(m)] for m in kept] + own[: n - a]
+    for m in kept:
+        carry[plan.part(a), plan.part(m)] = own[m]
+    return jnp.concatenate(
+        [jnp.where(before, squares[m], squares[m + 1]) for m in range(n)], axis=1
+    )
 
 
 def seen(plan: Plan, at: At, a: int, masked: bool, x: Inputs, q_segments: Any) -> Array | None:
     """Return which pairs talk in row `a` of squares, or None if all do."""
     shape, verdict = (plan.lanes, plan.size), None
     if masked:
-        offset = plan.k_len - plan.q_len
-        first = offset + at.row * plan.size + a * plan.lanes
+        first = plan.k_len - plan.q_len + at.q_tile * plan.size + a * plan.lanes
         q_pos = first + lax.broadcasted_iota(jnp.int32, shape, 0)
-        k_pos = at.column * plan.size + lax.broadcasted_iota(jnp.int32, shape, 1)
+        k_pos = at.k_tile * plan.size + lax.broadcasted_iota(jnp.int32, shape, 1)
         verdict = plan.pattern.allows(q_pos, k_pos)
         if plan.k_len % plan.size:
             verdict &= k_pos < plan.k_len
@@ -130,17 +174,3 @@ def seen(plan: Plan, at: At, a: int, masked: bool, x: Inputs, q_segments: Any) -
         same = wide(q_segments[plan.part(a)], plan.size) == x.segments[1][...]
         verdict = same if verdict is None else verdict & same
     return verdict
-
-
-def score_rows(
-    plan: Plan, at: At, x: Inputs, carry: Any, q_segments: Any, masked: bool
-) -> Iterator[Array]:
-    """Yield the masked float32 scores [lanes, size] of each row of squares of a tile."""
-    scores = product(x.q[...], x.k[...], (1, 1))
-    if jax.tree.leaves(x.right):
-        rows = add_term(plan, x, carry, scores)
-    else:
-        rows = (scores[plan.part(a)] for a in range(plan.squares))
-    for a, row in enumerate(rows):
-        verdict = seen(plan, at, a, masked, x, q_segments)
-        yield row if verdict is None else jnp.where(verdict, row, MASKED)

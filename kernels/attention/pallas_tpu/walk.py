@@ -13,6 +13,7 @@ from jaxtyping import Int8, Int32
 
 from kernels.attention.spec import Tile
 
+FLAG_BITS = 6
 INDEX_BITS = 13
 MAX_TILES = 1 << INDEX_BITS
 """How many tiles a row or a column may have."""
@@ -36,10 +37,12 @@ class Step(IntFlag):
 
 
 class At(NamedTuple):
-    """A step, read from its word."""
+    """A step: which tile of the arrays at hand, and which tile of the whole sequences that is."""
 
     row: Any
     column: Any
+    q_tile: Any
+    k_tile: Any
     word: Any
 
     def has(self, flag: Step) -> Any:
@@ -47,17 +50,19 @@ class At(NamedTuple):
         return (self.word & int(flag)) != 0
 
 
-def read(word: Any) -> At:
-    """Return the step that a word holds; operators only, so index maps can use it."""
-    flags = len(Step)
-    row = lax.shift_right_logical(word, flags + INDEX_BITS)
-    column = lax.shift_right_logical(word, flags) & (MAX_TILES - 1)
-    return At(row, column, word)
+def read(steps: Any, t: Any) -> At:
+    """Return step `t`; operators only, so index maps can use it."""
+    word = steps[t + 2]
+    row = lax.shift_right_logical(word, FLAG_BITS + INDEX_BITS)
+    column = lax.shift_right_logical(word, FLAG_BITS) & (MAX_TILES - 1)
+    return At(row, column, steps[0] + row, steps[1] + column, word)
 
 
-def walk(kinds: Int8[np.ndarray, "row_tiles column_tiles"]) -> Int32[np.ndarray, " steps"]:
-    """Return the steps over a tile map, in words."""
-    words = []
+def walk(
+    kinds: Int8[np.ndarray, "row_tiles column_tiles"], first: tuple[int, int] = (0, 0)
+) -> Int32[np.ndarray, " steps_and_two"]:
+    """Return `first` and the steps over a tile map, which starts there in a larger one."""
+    words = [np.array(first)]
     for row, kinds_of_row in enumerate(kinds):
         live = np.flatnonzero(kinds_of_row != Tile.SKIP)
         columns = live if live.size else np.zeros(1, int)
@@ -70,5 +75,5 @@ def walk(kinds: Int8[np.ndarray, "row_tiles column_tiles"]) -> Int32[np.ndarray,
             flags |= np.where(np.concatenate([[True], apart]), Step.OPEN, 0)
             flags |= np.where(np.concatenate([apart, [True]]), Step.CLOSE, 0)
             flags |= np.where(kinds_of_row[live] == Tile.PARTIAL, Step.MASK, 0)
-        words.append(((row << INDEX_BITS | columns) << len(Step)) | flags)
+        words.append(((row << INDEX_BITS | columns) << FLAG_BITS) | flags)
     return np.concatenate(words).astype(np.int32)
