@@ -14,11 +14,12 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from kernels.attention.pallas_tpu.band import Band
 from kernels.attention.pallas_tpu.blocks import grid, input_specs, query_spec, row_spec
-from kernels.attention.pallas_tpu.shear import stays, unshear
 from kernels.attention.pallas_tpu.tile import (
     Inputs,
     Plan,
+    band_of,
     column,
     open_run,
     product,
@@ -61,9 +62,9 @@ class Scratch(NamedTuple):
     delta: Any
     """[size, lanes]"""
     carry: Any = None
-    """[size, size]: the left neighbour's sheared squares."""
+    """The left neighbour's sheared squares."""
     rest: Any = None
-    """[size, size]: the unsheared gradients of the left neighbour that wait for this tile's."""
+    """Its unsheared gradients that wait for this tile's."""
     q_segments: Any = None
     """[size, lanes]"""
 
@@ -77,7 +78,7 @@ def backward(plan: Plan, steps: Array, inputs: Inputs, given: Given) -> Gradient
     kv_heads, k_len = inputs.k.shape[1:3]
     group = heads // kv_heads
     f32, size, lanes = partial(pltpu.VMEM, dtype=jnp.float32), plan.size, plan.lanes
-    has_term, segmented = bool(jax.tree.leaves(inputs.right)), inputs.segments is not None
+    band, segmented = band_of(plan, inputs), inputs.segments is not None
 
     def of_keys(kv, b, g, t, steps):
         return b, kv, 0, 0
@@ -100,7 +101,7 @@ def backward(plan: Plan, steps: Array, inputs: Inputs, given: Given) -> Gradient
         ),
     )
     return pl.pallas_call(
-        partial(_kernel, plan, inputs.q.shape[2] // size),
+        partial(_kernel, plan, band, inputs.q.shape[2] // size),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
             grid=grid(inputs, steps.shape[0] - 2),
@@ -113,8 +114,8 @@ def backward(plan: Plan, steps: Array, inputs: Inputs, given: Given) -> Gradient
                 Scratch(
                     lse=f32((size, lanes)),
                     delta=f32((size, lanes)),
-                    carry=f32((size, size)) if has_term else None,
-                    rest=f32((size, size)) if has_term else None,
+                    carry=band.carry() if band else None,
+                    rest=band.carry() if band else None,
                     q_segments=pltpu.VMEM((size, lanes), jnp.int32) if segmented else None,
                 )
             ],
@@ -143,6 +144,7 @@ def _entry_shapes(plan: Plan, inputs: Inputs, rows: int) -> Entries:
 
 def _kernel(
     plan: Plan,
+    band: Band | None,
     q_tiles: int,
     steps: Any,
     x: Inputs,
@@ -172,23 +174,24 @@ def _kernel(
         if x.segments is not None:
             scratch.q_segments[...] = column(x.segments[0][...], plan.lanes)
 
-    if scratch.carry is not None:
+    if band is not None:
 
         @pl.when(at.has(Step.OPEN))
         def _():
-            open_run(plan, x, scratch.carry)
+            open_run(plan, band, x, scratch.carry)
             scratch.rest[...] = jnp.zeros_like(scratch.rest)
 
     live, masked = at.has(Step.LIVE), at.has(Step.MASK)
     for flag in (True, False):
-        tile = partial(_tile, plan, at, distances, x, given, to, scratch, flag)
+        tile = partial(_tile, plan, band, at, distances, x, given, to, scratch, flag)
         pl.when(live & (masked if flag else ~masked))(tile)
-    if scratch.carry is not None:
-        pl.when(at.has(Step.CLOSE))(partial(_close_run, plan, distances, x, to, scratch))
+    if band is not None:
+        pl.when(at.has(Step.CLOSE))(partial(_close_run, plan, band, distances, x, to, scratch))
 
 
 def _tile(
     plan: Plan,
+    band: Band | None,
     at: At,
     distances: Array,
     x: Inputs,
@@ -200,49 +203,48 @@ def _tile(
     q, k, d_out, dtype = x.q[...], x.k[...], given.d_out[...], x.q.dtype
     d_weights = product(d_out, x.v[...], (1, 1))
     weights, d_scores = [], []
-    for a, scores in enumerate(
-        score_rows(plan, at, x, scratch.carry, scratch.q_segments, masked)
-    ):
+    rows = score_rows(plan, band, at, x, scratch.carry, scratch.q_segments, masked)
+    for a, scores in enumerate(rows):
         part = plan.part(a)
         w = jnp.exp(scores - wide(scratch.lse[part], plan.size))
         weights.append(w.astype(dtype))
         d_scores.append(w * (d_weights[part] - wide(scratch.delta[part], plan.size)))
-    rows = pl.ds(pl.multiple_of(at.column * plan.size, plan.size), plan.size)
-    to.v[rows, :] += product(jnp.concatenate(weights), d_out, (0, 0))
+    keys = pl.ds(pl.multiple_of(at.column * plan.size, plan.size), plan.size)
+    to.v[keys, :] += product(jnp.concatenate(weights), d_out, (0, 0))
     d_scores_cast = jnp.concatenate(d_scores).astype(dtype)
-    to.k[rows, :] += product(d_scores_cast, q, (0, 0))
+    to.k[keys, :] += product(d_scores_cast, q, (0, 0))
     to.q[...] += product(d_scores_cast, k, (1, 0))
-    if scratch.carry is not None:
-        by_distance = [
-            _gradients_by_distance(plan, a, d_scores[a], scratch.rest) for a in range(plan.squares)
-        ]
-        _add_term(plan, distances - 1, x, x.left, jnp.concatenate(by_distance), to)
-
-
-def _gradients_by_distance(plan: Plan, a: int, d_scores: Array, rest: Any) -> Array:
-    """Return row `a` of squares of the left neighbour's gradient by distance, now complete."""
-    n, keep = plan.squares, stays(plan.lanes)
-    own = [unshear(d_scores[:, plan.part(m)]) for m in range(n)]
-    squares = [rest[plan.part(a), plan.part(m)] for m in range(a, n)] + own[: a + 1]
-    for m in range(a, n):
-        rest[plan.part(a), plan.part(m)] = own[m]
-    return jnp.concatenate([jnp.where(keep, squares[m], squares[m + 1]) for m in range(n)], axis=1)
+    if band is not None:
+        _add_term(plan, band, distances - 1, x, x.left, d_scores, to, scratch.rest)
 
 
 def _close_run(
-    plan: Plan, distances: Array, x: Inputs, to: Gradients, scratch: Scratch
+    plan: Plan,
+    band: Band,
+    distances: Array,
+    x: Inputs,
+    to: Gradients,
+    scratch: Scratch,
 ) -> None:
-    nothing = jnp.zeros((plan.lanes, plan.size), jnp.float32)
-    by_distance = [
-        _gradients_by_distance(plan, a, nothing, scratch.rest) for a in range(plan.squares)
-    ]
-    _add_term(plan, distances, x, x.right, jnp.concatenate(by_distance), to)
+    _add_term(plan, band, distances, x, x.right, None, to, scratch.rest)
 
 
 def _add_term(
-    plan: Plan, block: Array, x: Inputs, entries: Entries, by_distance: Array, to: Gradients
+    plan: Plan,
+    band: Band,
+    block: Array,
+    x: Inputs,
+    entries: Entries,
+    d_scores: list[Array] | None,
+    to: Gradients,
+    rest: Any,
 ) -> None:
     """Add what the gradient by distance of a block of entries means for queries and entries."""
+    rows = []
+    for a in range(0, plan.squares, band.together):
+        together = None if d_scores is None else d_scores[a : a + band.together]
+        rows += band.by_distance(a, together, rest)
+    by_distance = jnp.concatenate(rows)
     if entries.embeddings is not None:
         cast = by_distance.astype(x.q.dtype)
         to.q[...] += product(cast, entries.embeddings[...], (1, 0))

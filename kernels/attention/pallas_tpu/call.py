@@ -57,9 +57,7 @@ def run(
     if q_at.segments is not None and k_at.segments is not None:
         segments = _pad(q_at.segments, 1, q_to, -2), _pad(k_at.segments, 1, k_to, -2)
         segments = segments[0][:, None], segments[1][:, None]
-    out, lse = _core(
-        plan, _pad(q, 2, q_to), _pad(k, 2, k_to), _pad(v, 2, k_to), entries, segments
-    )
+    out, lse = _core(plan, _pad(q, 2, q_to), _pad(k, 2, k_to), _pad(v, 2, k_to), entries, segments)
     return out[:, :, : plan.q_len], lse[:, :, : plan.q_len]
 
 

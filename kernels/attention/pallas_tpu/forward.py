@@ -11,18 +11,20 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Int32
 
+from kernels.attention.pallas_tpu.band import Band
 from kernels.attention.pallas_tpu.blocks import grid, input_specs, query_spec, row_spec
 from kernels.attention.pallas_tpu.tile import (
     MASKED,
     Inputs,
     Plan,
+    band_of,
     column,
     open_run,
     product,
     score_rows,
     wide,
 )
-from kernels.attention.pallas_tpu.walk import Step, read, walk
+from kernels.attention.pallas_tpu.walk import At, Step, read, walk
 from kernels.attention.spec import Tile
 from kernels.attention.tile_map import tile_map
 
@@ -37,7 +39,7 @@ class Scratch(NamedTuple):
     acc: Any
     """[size, dim]: its weighted values."""
     carry: Any = None
-    """[size, size]: the left neighbour's sheared squares."""
+    """The left neighbour's sheared squares."""
     q_segments: Any = None
     """[size, lanes]"""
 
@@ -48,9 +50,9 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
     steps = _steps(plan)
     size, lanes = plan.size, plan.lanes
     f32 = partial(pltpu.VMEM, dtype=jnp.float32)
-    has_term, segmented = bool(jax.tree.leaves(inputs.right)), inputs.segments is not None
+    band, segmented = band_of(plan, inputs), inputs.segments is not None
     return pl.pallas_call(
-        partial(_kernel, plan),
+        partial(_kernel, plan, band),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
             grid=grid(inputs, len(steps) - 2),
@@ -61,7 +63,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
                     top=f32((size, lanes)),
                     total=f32((size, lanes)),
                     acc=f32((size, dim)),
-                    carry=f32((size, size)) if has_term else None,
+                    carry=band.carry() if band else None,
                     q_segments=pltpu.VMEM((size, lanes), jnp.int32) if segmented else None,
                 )
             ],
@@ -85,7 +87,15 @@ def _steps(plan: Plan) -> Int32[np.ndarray, " words"]:
     return walk(np.pad(kinds, more, constant_values=Tile.SKIP))
 
 
-def _kernel(plan: Plan, steps: Any, x: Inputs, out: Any, lse: Any, scratch: Scratch) -> None:
+def _kernel(
+    plan: Plan,
+    band: Band | None,
+    steps: Any,
+    x: Inputs,
+    out: Any,
+    lse: Any,
+    scratch: Scratch,
+) -> None:
     at = read(steps, pl.program_id(3))
 
     @pl.when(at.has(Step.FIRST))
@@ -96,11 +106,11 @@ def _kernel(plan: Plan, steps: Any, x: Inputs, out: Any, lse: Any, scratch: Scra
         if x.segments is not None:
             scratch.q_segments[...] = column(x.segments[0][...], plan.lanes)
 
-    if scratch.carry is not None:
-        pl.when(at.has(Step.OPEN))(lambda: open_run(plan, x, scratch.carry))
+    if band is not None:
+        pl.when(at.has(Step.OPEN))(lambda: open_run(plan, band, x, scratch.carry))
     live, masked = at.has(Step.LIVE), at.has(Step.MASK)
-    pl.when(live & masked)(lambda: _tile(plan, at, x, scratch, masked=True))
-    pl.when(live & ~masked)(lambda: _tile(plan, at, x, scratch, masked=False))
+    pl.when(live & masked)(lambda: _tile(plan, band, at, x, scratch, masked=True))
+    pl.when(live & ~masked)(lambda: _tile(plan, band, at, x, scratch, masked=False))
 
     @pl.when(at.has(Step.LAST))
     def _():
@@ -111,8 +121,8 @@ def _kernel(plan: Plan, steps: Any, x: Inputs, out: Any, lse: Any, scratch: Scra
         lse[...] = jnp.where(blind, -jnp.inf, scratch.top[...] + jnp.log(total)).T[:1]
 
 
-def _tile(plan: Plan, at, x: Inputs, scratch: Scratch, masked: bool) -> None:
-    rows = score_rows(plan, at, x, scratch.carry, scratch.q_segments, masked)
+def _tile(plan: Plan, band: Band | None, at: At, x: Inputs, scratch: Scratch, masked: bool) -> None:
+    rows = score_rows(plan, band, at, x, scratch.carry, scratch.q_segments, masked)
     weights = []
     for a, scores in enumerate(rows):
         part = plan.part(a)
@@ -124,4 +134,7 @@ def _tile(plan: Plan, at, x: Inputs, scratch: Scratch, masked: bool) -> None:
         scratch.total[part] = scratch.total[part] * shrink + w.sum(axis=1, keepdims=True)
         scratch.acc[part] = scratch.acc[part] * wide(shrink, scratch.acc.shape[1])
         weights.append(w.astype(x.v.dtype))
-    scratch.acc[...] += product(jnp.concatenate(weights), x.v[...], (1, 0))
+        if band is None:  # with a term, the compiler does better with one large product
+            scratch.acc[part] += product(weights.pop(), x.v[...], (1, 0))
+    if weights:
+        scratch.acc[...] += product(jnp.concatenate(weights), x.v[...], (1, 0))

@@ -78,9 +78,7 @@ class _Part:
         )  # fmt: skip
 
     def given(self, x: Given) -> Given:
-        return Given(
-            _take(x.d_out, 2, self.q), _take(x.lse, 3, self.q), _take(x.delta, 3, self.q)
-        )
+        return Given(_take(x.d_out, 2, self.q), _take(x.lse, 3, self.q), _take(x.delta, 3, self.q))
 
     def add(self, total: Gradients, found: Gradients) -> Gradients:
         old = self._entries(total.entries)

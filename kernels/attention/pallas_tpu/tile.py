@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kernels.attention.pallas_tpu.shear import shear, wrapped
+from kernels.attention.pallas_tpu.band import Band, Exact, Packed
 from kernels.attention.pallas_tpu.walk import At
 from kernels.attention.spec import Pattern
 from kernels.attention.term import Entries
@@ -81,13 +81,8 @@ class Plan:
     def k_tiles(self) -> int:
         return -(-self.k_len // (self.size * self.k_stretch)) * self.k_stretch
 
-    def groups(self, term: bool) -> list[slice]:
-        """Return the rows that are multiplied at once: with a term fewer, to need less space."""
-        rows = min(self.size, 2 * self.lanes) if term else self.size
-        return [slice(first, first + rows) for first in range(0, self.size, rows)]
-
     def part(self, index: int) -> slice:
-        """Return a square's rows or columns."""
+        """Return the rows of a row of squares."""
         return slice(index * self.lanes, (index + 1) * self.lanes)
 
 
@@ -112,52 +107,62 @@ def wide(x: Array, width: int) -> Array:
 
 
 def by_distance(q: Array, entries: Entries, size: int) -> Array:
-    """Return [size, size]: what the term says to each query at each of a tile's distances."""
-    said = jnp.zeros((size, size), jnp.float32)
+    """Return [queries, size]: what the term says to each at each of a tile's distances."""
+    said = jnp.zeros((q.shape[0], size), jnp.float32)
     if entries.embeddings is not None:
         said = product(q, entries.embeddings[...], (1, 1))
     return said if entries.bias is None else said + entries.bias[...]
 
 
-def open_run(plan: Plan, x: Inputs, carry: Any) -> None:
+def open_run(plan: Plan, band: Band, x: Inputs, carry: Any) -> None:
     """Put into `carry` what the left neighbour of a run's first tile would have left there."""
     said = by_distance(x.q[...], x.left, plan.size)
-    for a in range(plan.squares):
-        for m in range(plan.squares - a - 1, plan.squares):
-            carry[plan.part(a), plan.part(m)] = shear(said[plan.part(a), plan.part(m)])
+    for a in range(0, plan.squares, band.together):
+        band.by_key(a, [said[plan.part(a + i)] for i in range(band.together)], carry)
 
 
 def score_rows(
-    plan: Plan, at: At, x: Inputs, carry: Any, q_segments: Any, masked: bool
+    plan: Plan, band: Band | None, at: At, x: Inputs, carry: Any, q_segments: Any, masked: bool
 ) -> Iterator[Array]:
     """Yield the masked float32 scores [lanes, size] of each row of squares of a tile.
 
     `carry` brings the left neighbour's sheared squares, and takes this tile's to the right one.
     """
-    for rows in plan.groups(bool(jax.tree.leaves(x.right))):
-        q = x.q[rows]
+    size = min(plan.size, 2 * plan.lanes) if band else plan.size  # fewer rows need less space
+    for first in range(0, plan.size, size):
+        q = x.q[first : first + size]
         scores = product(q, x.k[...], (1, 1))
-        said = by_distance(q, x.right, plan.size) if jax.tree.leaves(x.right) else None
-        for first in range(0, scores.shape[0], plan.lanes):
-            part, a = slice(first, first + plan.lanes), (rows.start + first) // plan.lanes
-            row = scores[part]
-            if said is not None:
-                row += _term_row(plan, a, said[part], carry)
-            verdict = seen(plan, at, a, masked, x, q_segments)
+        rows = [scores[plan.part(i)] for i in range(size // plan.lanes)]
+        if band is not None:
+            rows = _add_term(plan, band, first // plan.lanes, rows, q, x, carry)
+        for i, row in enumerate(rows):
+            verdict = seen(plan, at, first // plan.lanes + i, masked, x, q_segments)
             yield row if verdict is None else jnp.where(verdict, row, MASKED)
 
 
-def _term_row(plan: Plan, a: int, said: Array, carry: Any) -> Array:
-    """Return the term's part [lanes, size] of the scores of row `a` of squares."""
-    n, before = plan.squares, wrapped(plan.lanes)
-    own = [shear(said[:, plan.part(m)]) for m in range(n)]
-    kept = range(n - a - 1, n)
-    squares = [carry[plan.part(a), plan.part(m)] for m in kept] + own[: n - a]
-    for m in kept:
-        carry[plan.part(a), plan.part(m)] = own[m]
-    return jnp.concatenate(
-        [jnp.where(before, squares[m], squares[m + 1]) for m in range(n)], axis=1
-    )
+def _add_term(
+    plan: Plan, band: Band, a: int, rows: list[Array], q: Array, x: Inputs, carry: Any
+) -> list[Array]:
+    said = by_distance(q, x.right, plan.size)
+    summands = []
+    for i in range(0, len(rows), band.together):
+        together = [said[plan.part(i + j)] for j in range(band.together)]
+        summands += band.by_key(a + i, together, carry)
+    return [row + summand for row, summand in zip(rows, summands, strict=True)]
+
+
+def band_of(plan: Plan, inputs: Inputs) -> Band | None:
+    """Return how the term reaches the scores; None without one.
+
+    A bias stays in float32: rounded to bfloat16, one that grows with the distance (ALiBi) would
+    make steps.
+    """
+    if not jax.tree.leaves(inputs.right):
+        return None
+    rough = inputs.q.dtype == jnp.bfloat16 and inputs.right.bias is None
+    if rough and plan.squares % 2 == 0:
+        return Packed(plan.squares, plan.lanes, together=2)
+    return Exact(plan.squares, plan.lanes)
 
 
 def seen(plan: Plan, at: At, a: int, masked: bool, x: Inputs, q_segments: Any) -> Array | None:
