@@ -11,6 +11,7 @@ from flax import nnx
 from jax import Array
 from jaxtyping import Float
 
+from kernels.attention.lookup import lookup
 from kernels.attention.term import DistanceTerm, Entries
 from longctx.attention.positions.base import AttentionPlace, Position, require_at_least
 
@@ -103,9 +104,13 @@ class RelativeTerm(DistanceTerm):
 
     def by_distance(self, distances):
         index = np.clip(distances, *self.span) - self.span[0]
-        values = None if self.value_table is None else self._with_ends(self.value_table)[:, index]
-        return Entries(embeddings=self._with_ends(self.table)[:, index], values=values)
+        embeddings = self._lookup(self.table, index)
+        values = None if self.value_table is None else self._lookup(self.value_table, index)
+        return Entries(embeddings, values=values)
 
-    def _with_ends(self, table: Array) -> Array:
-        ends = [(0, 0), (int(self.two_sided), 1), (0, 0)]
-        return jnp.pad(table, ends, mode="edge" if self.beyond == "clip" else "constant")
+    def _lookup(self, table: Array, index: np.ndarray) -> Array:
+        """Return the entries at an index into the table with both ends of the span added."""
+        below = int(self.two_sided)
+        if self.beyond == "clip":
+            return lookup(table, np.clip(index - below, 0, table.shape[1] - 1))
+        return lookup(jnp.pad(table, [(0, 0), (below, 1), (0, 0)]), index)
