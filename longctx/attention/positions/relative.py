@@ -96,21 +96,22 @@ class RelativeTerm(DistanceTerm):
 
     @property
     def span(self):
-        """Each end stands for all distances from there on."""
+        """Each end stands for all distances from there on; with "zero" it has no embedding."""
+        none = int(self.beyond == "zero")
         if self.two_sided:
-            end = (self.table.shape[1] + 1) // 2
+            end = self.table.shape[1] // 2 + none
             return -end, end
-        return 0, self.table.shape[1]
+        return 0, self.table.shape[1] - 1 + none
 
     def by_distance(self, distances):
         index = np.clip(distances, *self.span) - self.span[0]
-        embeddings = self._lookup(self.table, index)
-        values = None if self.value_table is None else self._lookup(self.value_table, index)
-        return Entries(embeddings, values=values)
+        values = None if self.value_table is None else self._with_ends(self.value_table)
+        return Entries(
+            embeddings=lookup(self._with_ends(self.table), index),
+            values=None if values is None else lookup(values, index),
+        )
 
-    def _lookup(self, table: Array, index: np.ndarray) -> Array:
-        """Return the entries at an index into the table with both ends of the span added."""
-        below = int(self.two_sided)
+    def _with_ends(self, table: Array) -> Array:
         if self.beyond == "clip":
-            return lookup(table, np.clip(index - below, 0, table.shape[1] - 1))
-        return lookup(jnp.pad(table, [(0, 0), (below, 1), (0, 0)]), index)
+            return table
+        return jnp.pad(table, [(0, 0), (int(self.two_sided), 1), (0, 0)])
