@@ -2,24 +2,20 @@
 
 A term multiplies each query with its table once and picks a number for each slot. Adding the
 picked embeddings to the keys instead, `q . (k + e)`, would write a second cache for each row of the
-batch: on CPUs that took 1.2 to 7 times as long.
+batch. Few long sums over keys don't idle a GPU: XLA splits them itself, and better than a softmax
+in pieces that is merged, which hides from it that the sum over keys is a matrix product.
 """
 
 import jax.numpy as jnp
 from einops import rearrange
-from jax import Array, lax
+from jax import Array
 
 from kernels.attention.mask import mask
 from kernels.attention.places import Places
 from kernels.attention.spec import Pattern
 from kernels.attention.term import Term
-from kernels.platform import platform
 
 MAX_QUERIES = 8
-PROGRAMS = 256
-"""How many sums over keys keep a GPU busy: about two for each of its multiprocessors."""
-MIN_KEYS = 256
-"""What is worth a piece of its own."""
 
 
 def decode(
@@ -47,48 +43,17 @@ def decode(
     if term is not None:
         scores += term.scores(q, q_at, k_at)
     scores = jnp.where(mask(pattern, q_at, k_at), scores, -jnp.inf)
-    scores = rearrange(scores, "b (kv group) q j -> b kv (group q) j", kv=kv_heads)
-    weights, out, lse = _weighted(scores, v, _splits(k.shape[0] * kv_heads, k.shape[2]))
-    weights, out, lse = (
-        rearrange(x, "b kv (group q) ... -> b (kv group) q ...", q=q.shape[2])
-        for x in (weights, out, lse)
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    top = jnp.where(jnp.isfinite(top), top, 0.0)
+    weights = jnp.exp(scores - top)
+    total = weights.sum(axis=-1, keepdims=True)
+    safe = jnp.where(total > 0, total, 1.0)
+    weights /= safe
+    shared = rearrange(weights, "b (kv group) q j -> b kv (group q) j", kv=kv_heads)
+    out = jnp.einsum(
+        "bkqj,bkjd->bkqd", shared.astype(v.dtype), v, preferred_element_type=jnp.float32
     )
+    out = rearrange(out, "b kv (group q) d -> b (kv group) q d", q=q.shape[2])
     if term is not None and term.adds_values:
         out += term.values(weights, q_at, k_at)
-    return out, lse
-
-
-def _splits(rows: int, k_len: int) -> int:
-    """Return in how many pieces to add up `rows` sums over all keys.
-
-    A GPU gives each sum to one multiprocessor, so few long sums leave most of it idle; a TPU's core
-    and a CPU's do one after the other anyway. Pieces are equal, so their number divides the length.
-    """
-    if platform() != "gpu":
-        return 1
-    wanted = min(PROGRAMS // rows, k_len // MIN_KEYS)
-    return max((n for n in range(1, wanted + 1) if k_len % n == 0), default=1)
-
-
-def _weighted(scores: Array, v: Array, splits: int) -> tuple[Array, Array, Array]:
-    """Return the softmax [b kv q j], the values that it weighs [b kv q d], and the logsumexp.
-
-    Each piece of the keys has its own softmax; the sums of all are brought to one scale
-    (Dao et al. 2023, Flash-Decoding).
-    """
-    scores = rearrange(scores, "b kv q (s j) -> b kv s q j", s=splits)
-    v = rearrange(v, "b kv (s j) d -> b kv s j d", s=splits)
-    tops = lax.stop_gradient(scores.max(axis=-1))  # any other would give the same results
-    top = tops.max(axis=2, keepdims=True)
-    top = jnp.where(jnp.isfinite(top), top, 0.0)
-    weights = jnp.exp(scores - jnp.where(jnp.isfinite(tops), tops, 0.0)[..., None])
-    sums = jnp.einsum(
-        "bksqj,bksjd->bksqd", weights.astype(v.dtype), v, preferred_element_type=jnp.float32
-    )
-    scale = jnp.exp(tops - top)
-    total = (weights.sum(axis=-1) * scale).sum(axis=2)
-    safe = jnp.where(total > 0, total, 1.0)
-    out = (sums * scale[..., None]).sum(axis=2) / safe[..., None]
-    weights *= (scale / safe[:, :, None])[..., None]
-    lse = jnp.where(total > 0, top[:, :, 0] + jnp.log(safe), -jnp.inf)
-    return rearrange(weights, "b kv s q j -> b kv q (s j)"), out, lse
+    return out, jnp.where(total > 0, top + jnp.log(safe), -jnp.inf)[..., 0]
