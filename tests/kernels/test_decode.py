@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kernels.attention import Pattern, Places, attention
+from kernels.platform import building_for
 from longctx.attention.patterns import Causal, Local
 from longctx.attention.positions.relative import RelativeTerm
 
@@ -45,11 +46,17 @@ def call(pattern: Pattern, q_pos, k_pos, implementation: str, q, k, v, *tables):
 def check(pattern: Pattern, q_pos, k_pos, arrays: tuple, atol: float = 1e-5):
     """Hold decode to the reference, and return its results."""
     arguments = tuple(range(4, 4 + len(arrays)))
-    graded = jax.value_and_grad(call, arguments, has_aux=True)
-    graded = jax.jit(graded, static_argnums=(0, 3))
-    want = graded(pattern, q_pos, k_pos, "reference", *arrays)
-    ours = graded(pattern, q_pos, k_pos, "decode", *arrays)
-    jax.tree.map(partial(np.testing.assert_allclose, atol=atol), ours, want)
+
+    def graded(implementation):
+        graded = jax.value_and_grad(call, arguments, has_aux=True)
+        graded = jax.jit(graded, static_argnums=(0, 3))  # a new one: platforms share no trace
+        return graded(pattern, q_pos, k_pos, implementation, *arrays)
+
+    want, ours = graded("reference"), graded("decode")
+    with building_for("tpu"):
+        sliced = graded("decode")
+    for found in (ours, sliced):
+        jax.tree.map(partial(np.testing.assert_allclose, atol=atol), found, want)
     return ours[0][1]
 
 
@@ -78,3 +85,36 @@ def test_a_row_that_is_padding_is_zero_and_very_low_scores_count():
     assert not np.any(out[0])
     assert np.all(np.isneginf(lse[0]))
     assert np.all(lse[1] < -2000)
+
+
+class WithoutScores(RelativeTerm):
+    """A term that must not be gathered."""
+
+    def scores(self, q, q_at, k_at):
+        return jnp.full((1, q.shape[1], 1, k_at.positions.shape[1]), jnp.nan)
+
+
+jax.tree_util.register_dataclass(
+    WithoutScores, data_fields=["table", "value_table"], meta_fields=["beyond", "two_sided"]
+)
+
+
+@pytest.mark.parametrize("place", [0, 5, SLOTS - 1, SLOTS, 3 * SLOTS + 7])
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_slots_in_turn_are_not_gathered_on_a_tpu(place, in_turn):
+    q, k, v, table, _ = inputs()
+    q_at, k_pos = Places(jnp.array([[place], [-1]])), jnp.stack([ring(place), ring(3)])
+    if not in_turn:
+        k_pos = k_pos[:, ::-1]
+    kwargs = {"pattern": Causal(), "q_at": q_at, "k_at": Places(k_pos)}
+    want = attention(
+        q, k, v, term=RelativeTerm(table, "zero"), implementation="reference", **kwargs
+    )
+    with building_for("tpu"):
+        ours = attention(
+            q, k, v, term=WithoutScores(table, "zero"), implementation="decode", **kwargs
+        )
+    if in_turn:
+        np.testing.assert_allclose(ours, want, atol=1e-5)
+    else:
+        assert np.isnan(ours[0]).any()
