@@ -2,8 +2,8 @@
 
 A term multiplies each query with its table once and picks a number for each slot. Adding the
 picked embeddings to the keys instead, `q . (k + e)`, would write a second cache for each row of the
-batch. Few long sums over keys don't idle a GPU: XLA splits them itself, and better than a softmax
-in pieces that is merged, which hides from it that the sum over keys is a matrix product.
+batch. Few long sums over keys are not split here for a GPU: XLA splits them itself, as matrix
+products, which it does not make of a softmax in pieces that are merged (compiled for an H200).
 """
 
 import jax
