@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int, Key
 
 from kernels.attention.places import Places
+from kernels.cost import useful_pairs
 from longctx.attention.cross import CrossAttention, Memory
 from longctx.attention.layer import Attention, AttentionLayer
 from longctx.attention.patterns import Full, Pattern
@@ -116,10 +117,14 @@ class EncoderDecoder(ModelConfig):
         total = sum(x.size * self._tokens(path, window) for path, x in flat if x.ndim == 2)
         if not self.tied:
             total -= vocab * self.model * target
-        keys = source / 2 if self.causal_encoder else source
-        pairs = (self.encoder_layers - self.align_layers) * source * keys
-        pairs += self.decoder_layers * target * (source + target / 2)
-        return (total + 2 * self.model * pairs) / target
+        encoders = self.encoder_layers - self.align_layers
+        pairs = encoders * useful_pairs(self.encoder_pattern, source, source)
+        if self.share_cross_self:
+            pairs += self.decoder_layers * useful_pairs(self.mixer.pattern, target, window)
+        else:
+            seen = target * source + useful_pairs(self.mixer.pattern, target, target)
+            pairs += self.decoder_layers * seen
+        return (total + 2 * (self.mixer.width or self.model) * pairs) / target
 
     def _tokens(self, path: tuple, window: int) -> int:
         """Return how many tokens of a window pass through the matrix at a path."""

@@ -35,6 +35,6 @@ class ModelConfig(ABC):
         """Return those of a forward pass over a window, for each token of it that is trained.
 
         Counted are one for every weight of a matrix product, and the attention scores and their
-        values, as full attention. The embedding look-up is free; a tied table works once, as the
-        output layer.
+        values for the pairs that talk. The embedding look-up is free; a tied table works once, as
+        the output layer.
         """

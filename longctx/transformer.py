@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int, Key
 
 from kernels.attention.places import Places, resolved
+from kernels.cost import useful_pairs
 from longctx.attention.layer import Attention
 from longctx.dense import Linear
 from longctx.layers import Activation, FeedForward, dropout
@@ -76,12 +77,16 @@ class Transformer(ModelConfig):
         return TransformerModel(self, vocab, dtype, nnx.Rngs(seed))
 
     def multiplications(self, params: nnx.State, vocab: int, window: int) -> float:
-        """See `ModelConfig`: each query has half the window as keys on average."""
+        """See `ModelConfig`: each mixer's pattern says how many keys a query has on average."""
         matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 2)
         if not self.tied:
             matrices -= vocab * self.model
-        attending = sum(isinstance(mixer, Attention) for mixer in self.mixers)
-        return matrices + 2 * attending * self.model * window / 2
+        attending = [mixer for mixer in self.mixers if isinstance(mixer, Attention)]
+        scored = sum(
+            (mixer.width or self.model) * useful_pairs(mixer.pattern, window, window)
+            for mixer in attending
+        )
+        return matrices + 2 * scored / window
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["layers", "length"], meta_fields=[])

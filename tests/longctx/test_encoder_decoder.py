@@ -285,14 +285,24 @@ def test_work_is_counted_where_the_tokens_pass():
     encoder, decoder, cross, pool = 2 * (4 * 16**2 + 2 * 16 * 32), 0, 2 * 2 * 16**2, 2 * 2 * 16**2
     decoder, head, target = encoder, 16 * VOCAB, LENGTH - SOURCE
     matrices = encoder * SOURCE + (decoder + cross + head) * target + pool * SOURCE
-    pairs = 2 * SOURCE**2 + 2 * target * (target / 2 + SOURCE)
+    pairs = 2 * SOURCE**2 + 2 * target * ((target + 1) / 2 + SOURCE)
     counted = config("none").multiplications(build("none").params, VOCAB, LENGTH)
     assert counted == pytest.approx((matrices + 2 * 16 * pairs) / target)
 
     matrices = encoder // 2 * SOURCE + (decoder + head) * target + pool * SOURCE
-    pairs = SOURCE**2 / 2 + 2 * target * (target / 2 + SOURCE)
+    pairs = SOURCE * (SOURCE + 1) / 2 + 2 * target * ((target + 1) / 2 + SOURCE)
     counted = config("all").multiplications(build("all").params, VOCAB, LENGTH)
     assert counted == pytest.approx((matrices + 2 * 16 * pairs) / target)
+
+
+def test_work_is_counted_for_the_pairs_that_talk():
+    """By hand: 30 tokens see 1, 2, 3, 3, ... keys in one layer and all earlier ones in another."""
+    mixers = Attention(heads=4, pattern=Local(3)), Attention(heads=4, width=32)
+    model = Transformer(layers=2, model=16, hidden=32, mixer=mixers, dropout=0.0)
+    matrices = 4 * 16**2 + 4 * 16 * 32 + 2 * (2 * 16 * 32) + 16 * VOCAB
+    pairs = 16 * (1 + 2 + 28 * 3) + 32 * 30 * 31 / 2
+    counted = model.multiplications(Compiled(model).params, VOCAB, 30)
+    assert counted == pytest.approx(matrices + 2 * pairs / 30)
 
 
 def test_an_encoder_alone_is_a_transformer_that_sees_both_directions():

@@ -11,6 +11,7 @@ from flax import nnx
 from jax import Array
 from jaxtyping import Float
 
+from kernels.attention.lookup import lookup
 from kernels.attention.term import DistanceTerm, Entries
 from longctx.attention.positions.base import AttentionPlace, Position, require_at_least
 
@@ -95,17 +96,22 @@ class RelativeTerm(DistanceTerm):
 
     @property
     def span(self):
-        """Each end stands for all distances from there on."""
+        """Each end stands for all distances from there on; with "zero" it has no embedding."""
+        none = int(self.beyond == "zero")
         if self.two_sided:
-            end = (self.table.shape[1] + 1) // 2
+            end = self.table.shape[1] // 2 + none
             return -end, end
-        return 0, self.table.shape[1]
+        return 0, self.table.shape[1] - 1 + none
 
     def by_distance(self, distances):
         index = np.clip(distances, *self.span) - self.span[0]
-        values = None if self.value_table is None else self._with_ends(self.value_table)[:, index]
-        return Entries(embeddings=self._with_ends(self.table)[:, index], values=values)
+        values = None if self.value_table is None else self._with_ends(self.value_table)
+        return Entries(
+            embeddings=lookup(self._with_ends(self.table), index),
+            values=None if values is None else lookup(values, index),
+        )
 
     def _with_ends(self, table: Array) -> Array:
-        ends = [(0, 0), (int(self.two_sided), 1), (0, 0)]
-        return jnp.pad(table, ends, mode="edge" if self.beyond == "clip" else "constant")
+        if self.beyond == "clip":
+            return table
+        return jnp.pad(table, [(0, 0), (int(self.two_sided), 1), (0, 0)])

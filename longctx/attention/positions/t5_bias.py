@@ -9,6 +9,7 @@ from flax import nnx
 from jax import Array
 from jaxtyping import Float, Int
 
+from kernels.attention.lookup import lookup
 from kernels.attention.term import DistanceTerm, Entries
 from longctx.attention.positions.base import AttentionPlace, Position, require_at_least
 
@@ -84,4 +85,4 @@ class T5Term(DistanceTerm):
         return (-end if self.config.two_sided else 0), end
 
     def by_distance(self, distances):
-        return Entries(bias=self.table[:, self.config.bucket(distances)])
+        return Entries(bias=lookup(self.table, self.config.bucket(distances)))
