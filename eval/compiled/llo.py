@@ -6,6 +6,7 @@ kernel's bundles as text, and beside them how many slots of each unit every bund
 
 import re
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ FLAGS = (
     "--xla_jf_dump_llo_pass_label_regex=final.*"
 )
 """LIBTPU_INIT_ARGS for these files; with all passes, or a debug level, compiling takes minutes."""
-DELAY = 4
-"""Bundles after a branch that are still issued."""
+DELAY = 6
+"""At most so many bundles after a branch are still issued."""
 
-_BUNDLE = re.compile(r"^ *(?:0x)?[0-9a-f]+ +([A-Z]{2})?: *(>*) *\{", re.MULTILINE)
+_BUNDLE = re.compile(r"^ *(?:0x)?[0-9a-f]+ +([A-Z]{2})?: *(>*) *\{(\})?", re.MULTILINE)
 _BRANCH = re.compile(r"\bsbr\.")
 _VMEM = re.compile(r"^ *#allocation\d+ \[.*?space=vmem, size = 0x([0-9a-f]+)", re.MULTILINE)
+_WHOLE = "TLP"  # the program that calls the kernels, so its file names them too
 _ENDS = (BUNDLES, SLOTS, ALLOCATIONS)
-_MXU = ("MXU", "MATMUL", "MATPUSH")
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,15 @@ class Block:
     @property
     def matrix(self) -> int:
         """The filled slots of the matrix unit."""
-        return sum(self.slots.get(unit, 0) for unit in _MXU)
+        return self.slots["MXU"]
 
 
 def blocks(bundles: str, slots: str) -> list[Block]:
     """Return a program's blocks, from the texts of its bundles and of their slots.
 
-    A block ends `DELAY` bundles after a branch, and where the compiler marks a target of one.
+    A block begins where the compiler marks a target of branches and after a branch. The bundles
+    issued in a branch's shadow belong to the block that follows, whose work they hold; after the
+    branch that closes a loop, to the loop.
 
     Raises:
         ValueError: the two texts do not describe the same number of bundles.
@@ -58,24 +61,35 @@ def blocks(bundles: str, slots: str) -> list[Block]:
     units, rows = _slots(slots)
     if len(starts) != len(rows):
         raise ValueError(f"{len(starts)} bundles, but slots of {len(rows)}: not of one program")
-    ends = [*(start.start() for start in starts[1:]), len(bundles)]
-    cuts, last_branch = [0], None
-    for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        if place and (start[1] or last_branch == place - DELAY - 1):
-            cuts.append(place)
+    loops = _depths(starts)
+    cuts = {0}
+    for place, (start, following) in enumerate(pairwise([*starts, None])):
+        if start[1] or (place and loops[place] < loops[place - 1]):
+            cuts.add(place)
+        end = following.start() if following else len(bundles)
         if _BRANCH.search(bundles, start.end(), end):
-            last_branch = place
+            shadow = loops[place + 1 : place + DELAY + 2]
+            if all(depth >= loops[place] for depth in shadow) and following:
+                cuts.add(place + 1)
     found = []
-    for first, end in zip(cuts, [*cuts[1:], len(starts)], strict=True):
+    for first, end in pairwise([*sorted(cuts), len(starts)]):
         sums = map(sum, zip(*rows[first:end], strict=True))
         filled = dict(zip(units, sums, strict=True))
-        found.append(Block(first, end - first, len(starts[first][2]), filled))
+        found.append(Block(first, end - first, loops[first], filled))
     return found
+
+
+def _depths(starts: list[re.Match[str]]) -> list[int]:
+    """Return each bundle's loops; an empty one, which is written without, has its predecessor's."""
+    depths = [0]
+    for start in starts:
+        depths.append(depths[-1] if start[3] else len(start[2]))
+    return depths[1:]
 
 
 def _slots(text: str) -> tuple[list[str], list[list[int]]]:
     lines = text.splitlines()
-    names = next(line for line in lines if line.startswith(("MXU", "MATMUL", "MATPUSH")))
+    names = next(line for line in lines if line.startswith("MXU,"))
     first = next(i for i, line in enumerate(lines) if "UTILIZATION" in line) + 1
     rows = [[int(word) for word in line.split()] for line in lines[first:] if line.strip()]
     return [name.strip() for name in names.split(",")], rows
@@ -105,6 +119,8 @@ def kernels(folder: Path) -> list[dict[str, Any]]:
             continue
         stem = re.sub(r"\d+$", "", schedule.name.removesuffix(SCHEDULE))
         name = stem.partition("-")[2].rstrip("-")
+        if name == _WHOLE:
+            continue
         found.append(_record(name, *(_read(folder, stem, end) for end in _ENDS)))
     return found
 

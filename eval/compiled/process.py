@@ -88,15 +88,10 @@ def _death(process: subprocess.Popen[str], errors: str) -> str:
     return f"the compiler ended with status {process.wait()}: {' | '.join(last)}"
 
 
-def versions() -> dict[str, str]:
-    """Return the versions that static costs depend on, of what is installed."""
-    found = {}
-    for name in ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    try:
-        return found | {"ptxas": ptxas_version(find_ptxas())}
-    except ModuleNotFoundError:
-        return found
+def versions(target: str) -> dict[str, str]:
+    """Return the installed versions that a target's static costs depend on."""
+    names = ("jax", "jaxlib", *TARGETS[target].packages)
+    found = {name: importlib.metadata.version(name) for name in names}
+    if TARGETS[target].platform == "gpu":
+        found["ptxas"] = ptxas_version(find_ptxas())
+    return found

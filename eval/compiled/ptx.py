@@ -14,7 +14,7 @@ FLAGS = "--xla_dump_to={folder}"
 INSTRUCTIONS = ("wgmma.mma_async", "mma.sync", "ld.global", "st.global", "cp.async", "bar.sync")
 """What is counted in the PTX: how often it stands there, not how often it runs."""
 
-_PALLAS = re.compile(r'op_name="[^"]*?([^"/]+)/pallas_call"')
+_PALLAS = re.compile(r'name = "([^"]+)", num_stages')  # how the HLO writes a Triton kernel
 _ENTRY = re.compile(r"\.entry (\w+)\(")
 _ARCH = re.compile(r"^\.target (\w+)", re.MULTILINE)
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
