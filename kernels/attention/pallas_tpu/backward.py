@@ -1,0 +1,252 @@
+"""The backward kernel for TPUs: all gradients in one walk, summed in one fixed order.
+
+Tiles are recomputed from the saved logsumexp (Dao et al. 2022, algorithm 4). The sums over queries
+(for keys, values and the term's entries) stay in vector memory for the whole walk, so what it can
+serve is a stretch of some thousand tokens; `call` goes through longer ones in pieces.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from kernels.attention.pallas_tpu.blocks import grid, input_specs, query_spec, row_spec
+from kernels.attention.pallas_tpu.shear import stays, unshear
+from kernels.attention.pallas_tpu.tile import (
+    Inputs,
+    Plan,
+    column,
+    open_run,
+    product,
+    score_rows,
+    wide,
+)
+from kernels.attention.pallas_tpu.walk import At, Step, read
+from kernels.attention.term import Entries
+
+
+class Given(NamedTuple):
+    """What a tile needs besides the forward pass's inputs."""
+
+    d_out: Any
+    """[size, dim]"""
+    lse: Any
+    """[1, size]"""
+    delta: Any
+    """[1, size]: the sum of d_out * out over dim, less the gradient of lse."""
+
+
+class Gradients(NamedTuple):
+    """Of queries by tile; of keys, values and entries for all tiles of the walk. In float32."""
+
+    q: Any
+    """[size, dim]"""
+    k: Any
+    """[k_len, dim]"""
+    v: Any
+    """[k_len, dim]"""
+    entries: Entries
+    """Embeddings [distances, dim]; bias [distances / size, size]."""
+
+
+class Scratch(NamedTuple):
+    """What lives from tile to tile."""
+
+    lse: Any
+    """[size, lanes]: each row's, in every lane."""
+    delta: Any
+    """[size, lanes]"""
+    carry: Any = None
+    """[size, size]: the left neighbour's sheared squares."""
+    rest: Any = None
+    """[size, size]: the unsheared gradients of the left neighbour that wait for this tile's."""
+    q_segments: Any = None
+    """[size, lanes]"""
+
+
+def backward(plan: Plan, steps: Array, inputs: Inputs, given: Given) -> Gradients:
+    """Return the gradients of the arrays at hand; those of entries have a batch axis in front.
+
+    That axis is 1, summed over the batch, unless query heads share keys.
+    """
+    batch, heads, _, dim = inputs.q.shape
+    kv_heads, k_len = inputs.k.shape[1:3]
+    group = heads // kv_heads
+    f32, size, lanes = partial(pltpu.VMEM, dtype=jnp.float32), plan.size, plan.lanes
+    has_term, segmented = bool(jax.tree.leaves(inputs.right)), inputs.segments is not None
+
+    def of_keys(kv, b, g, t, steps):
+        return b, kv, 0, 0
+
+    def of_entries(kv, b, g, t, steps):
+        return b if group > 1 else 0, kv * group + g, 0, 0
+
+    keys = jax.ShapeDtypeStruct((batch, kv_heads, k_len, dim), jnp.float32)
+    entries = _entry_shapes(plan, inputs, batch if group > 1 else 1)
+    shapes = Gradients(
+        q=jax.ShapeDtypeStruct(inputs.q.shape, jnp.float32), k=keys, v=keys, entries=entries
+    )
+    resident = partial(pl.BlockSpec, index_map=of_keys)
+    specs = Gradients(
+        q=query_spec(plan, inputs),
+        k=resident((None, None, k_len, dim)),
+        v=resident((None, None, k_len, dim)),
+        entries=jax.tree.map(
+            lambda x: pl.BlockSpec((None, None, *x.shape[2:]), of_entries), entries
+        ),
+    )
+    return pl.pallas_call(
+        partial(_kernel, plan, inputs.q.shape[2] // size),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=grid(inputs, steps.shape[0] - 2),
+            in_specs=[
+                input_specs(plan, inputs),
+                Given(query_spec(plan, inputs), row_spec(plan, inputs), row_spec(plan, inputs)),
+            ],
+            out_specs=[specs],
+            scratch_shapes=[
+                Scratch(
+                    lse=f32((size, lanes)),
+                    delta=f32((size, lanes)),
+                    carry=f32((size, size)) if has_term else None,
+                    rest=f32((size, size)) if has_term else None,
+                    q_segments=pltpu.VMEM((size, lanes), jnp.int32) if segmented else None,
+                )
+            ],
+        ),
+        out_shape=[shapes],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary", "arbitrary", "arbitrary"),
+            vmem_limit_bytes=plan.vmem_bytes,
+        ),
+        interpret=plan.interpret,
+        name="attention_backward",
+    )(steps, inputs, given)[0]
+
+
+def _entry_shapes(plan: Plan, inputs: Inputs, rows: int) -> Entries:
+    heads, dim, entries = inputs.q.shape[1], inputs.q.shape[3], inputs.right
+    tiles = (inputs.q.shape[2] + inputs.k.shape[2]) // plan.size
+    shape = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
+    return Entries(
+        embeddings=None
+        if entries.embeddings is None
+        else shape((rows, heads, tiles * plan.size, dim)),
+        bias=None if entries.bias is None else shape((rows, heads, tiles, plan.size)),
+    )
+
+
+def _kernel(
+    plan: Plan,
+    q_tiles: int,
+    steps: Any,
+    x: Inputs,
+    given: Given,
+    to: Gradients,
+    scratch: Scratch,
+) -> None:
+    b, g, t = (pl.program_id(axis) for axis in (1, 2, 3))
+    at, shared = read(steps, t), pl.num_programs(2) > 1
+    distances = at.column - at.row + q_tiles
+
+    @pl.when((t == 0) & (g == 0))
+    def _():
+        to.k[...] = jnp.zeros_like(to.k)
+        to.v[...] = jnp.zeros_like(to.v)
+
+    @pl.when((t == 0) & ((b == 0) | shared))
+    def _():
+        for leaf in jax.tree.leaves(to.entries):
+            leaf[...] = jnp.zeros_like(leaf)
+
+    @pl.when(at.has(Step.FIRST))
+    def _():
+        to.q[...] = jnp.zeros_like(to.q)
+        scratch.lse[...] = column(given.lse[...], plan.lanes)
+        scratch.delta[...] = column(given.delta[...], plan.lanes)
+        if x.segments is not None:
+            scratch.q_segments[...] = column(x.segments[0][...], plan.lanes)
+
+    if scratch.carry is not None:
+
+        @pl.when(at.has(Step.OPEN))
+        def _():
+            open_run(plan, x, scratch.carry)
+            scratch.rest[...] = jnp.zeros_like(scratch.rest)
+
+    live, masked = at.has(Step.LIVE), at.has(Step.MASK)
+    for flag in (True, False):
+        tile = partial(_tile, plan, at, distances, x, given, to, scratch, flag)
+        pl.when(live & (masked if flag else ~masked))(tile)
+    if scratch.carry is not None:
+        pl.when(at.has(Step.CLOSE))(partial(_close_run, plan, distances, x, to, scratch))
+
+
+def _tile(
+    plan: Plan,
+    at: At,
+    distances: Array,
+    x: Inputs,
+    given: Given,
+    to: Gradients,
+    scratch: Scratch,
+    masked: bool,
+) -> None:
+    q, k, d_out, dtype = x.q[...], x.k[...], given.d_out[...], x.q.dtype
+    d_weights = product(d_out, x.v[...], (1, 1))
+    weights, d_scores = [], []
+    for a, scores in enumerate(
+        score_rows(plan, at, x, scratch.carry, scratch.q_segments, masked)
+    ):
+        part = plan.part(a)
+        w = jnp.exp(scores - wide(scratch.lse[part], plan.size))
+        weights.append(w.astype(dtype))
+        d_scores.append(w * (d_weights[part] - wide(scratch.delta[part], plan.size)))
+    rows = pl.ds(pl.multiple_of(at.column * plan.size, plan.size), plan.size)
+    to.v[rows, :] += product(jnp.concatenate(weights), d_out, (0, 0))
+    d_scores_cast = jnp.concatenate(d_scores).astype(dtype)
+    to.k[rows, :] += product(d_scores_cast, q, (0, 0))
+    to.q[...] += product(d_scores_cast, k, (1, 0))
+    if scratch.carry is not None:
+        by_distance = [
+            _gradients_by_distance(plan, a, d_scores[a], scratch.rest) for a in range(plan.squares)
+        ]
+        _add_term(plan, distances - 1, x, x.left, jnp.concatenate(by_distance), to)
+
+
+def _gradients_by_distance(plan: Plan, a: int, d_scores: Array, rest: Any) -> Array:
+    """Return row `a` of squares of the left neighbour's gradient by distance, now complete."""
+    n, keep = plan.squares, stays(plan.lanes)
+    own = [unshear(d_scores[:, plan.part(m)]) for m in range(n)]
+    squares = [rest[plan.part(a), plan.part(m)] for m in range(a, n)] + own[: a + 1]
+    for m in range(a, n):
+        rest[plan.part(a), plan.part(m)] = own[m]
+    return jnp.concatenate([jnp.where(keep, squares[m], squares[m + 1]) for m in range(n)], axis=1)
+
+
+def _close_run(
+    plan: Plan, distances: Array, x: Inputs, to: Gradients, scratch: Scratch
+) -> None:
+    nothing = jnp.zeros((plan.lanes, plan.size), jnp.float32)
+    by_distance = [
+        _gradients_by_distance(plan, a, nothing, scratch.rest) for a in range(plan.squares)
+    ]
+    _add_term(plan, distances, x, x.right, jnp.concatenate(by_distance), to)
+
+
+def _add_term(
+    plan: Plan, block: Array, x: Inputs, entries: Entries, by_distance: Array, to: Gradients
+) -> None:
+    """Add what the gradient by distance of a block of entries means for queries and entries."""
+    if entries.embeddings is not None:
+        cast = by_distance.astype(x.q.dtype)
+        to.q[...] += product(cast, entries.embeddings[...], (1, 0))
+        rows = pl.ds(pl.multiple_of(block * plan.size, plan.size), plan.size)
+        to.entries.embeddings[rows, :] += product(cast, x.q[...], (0, 0))
+    if entries.bias is not None:
+        to.entries.bias[pl.ds(block, 1), :] += by_distance.sum(axis=0, keepdims=True)

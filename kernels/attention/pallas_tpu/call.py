@@ -1,0 +1,110 @@
+"""Attention for TPUs: what the kernels serve, and how a call becomes whole tiles."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from kernels.attention.pallas_tpu.backward import Given, Gradients
+from kernels.attention.pallas_tpu.forward import forward
+from kernels.attention.pallas_tpu.stretches import gradients
+from kernels.attention.pallas_tpu.tile import Inputs, Plan
+from kernels.attention.pallas_tpu.walk import MAX_TILES
+from kernels.attention.places import Places
+from kernels.attention.saved import saved
+from kernels.attention.spec import Pattern
+from kernels.attention.term import Entries, Term
+from kernels.platform import platform
+
+BLIND = 1e30
+"""In the backward pass, the logsumexp of a row that sees no key."""
+
+
+def pallas_tpu(
+    q: Array,
+    k: Array,
+    v: Array,
+    pattern: Pattern,
+    term: Term | None,
+    q_at: Places,
+    k_at: Places,
+) -> tuple[Array, Array]:
+    """Return (out, lse); see `kernels.attention.attention`.
+
+    Raises:
+        NotImplementedError: positions are given, or the term isn't one of the distance alone, or
+            adds to the values, or the device is no TPU (on a CPU it is interpreted, for tests).
+    """
+    if platform() == "gpu":
+        raise NotImplementedError("pallas_tpu is for TPUs; on a GPU use pallas_gpu")
+    if q_at.positions is not None:
+        raise NotImplementedError("pallas_tpu serves consecutive positions only")
+    plan = Plan(pattern, q.shape[2], k.shape[2], interpret=platform() == "cpu")
+    return run(plan, q, k, v, term, q_at, k_at)
+
+
+def run(
+    plan: Plan, q: Array, k: Array, v: Array, term: Term | None, q_at: Places, k_at: Places
+) -> tuple[Array, Array]:
+    """Return (out, lse) with this plan."""
+    if max(plan.q_tiles, plan.k_tiles) > MAX_TILES:
+        raise NotImplementedError(f"pallas_tpu serves up to {MAX_TILES * plan.size} tokens")
+    entries = Entries() if term is None else _entries(plan, term, q.dtype)
+    q_to, k_to = plan.q_tiles * plan.size, plan.k_tiles * plan.size
+    segments = None
+    if q_at.segments is not None and k_at.segments is not None:
+        segments = _pad(q_at.segments, 1, q_to, -2), _pad(k_at.segments, 1, k_to, -2)
+        segments = segments[0][:, None], segments[1][:, None]
+    out, lse = _core(
+        plan, _pad(q, 2, q_to), _pad(k, 2, k_to), _pad(v, 2, k_to), entries, segments
+    )
+    return out[:, :, : plan.q_len], lse[:, :, : plan.q_len]
+
+
+def _entries(plan: Plan, term: Term, dtype) -> Entries:
+    length = (plan.q_tiles + plan.k_tiles) * plan.size
+    largest = plan.k_len - plan.q_len + plan.q_tiles * plan.size
+    said = term.by_distance(largest - np.arange(length))
+    if said is None or said.values is not None:
+        raise NotImplementedError(
+            f"pallas_tpu serves terms of the distance that add to scores alone, which "
+            f"{type(term).__name__} is not"
+        )
+    bias = said.bias
+    return Entries(
+        embeddings=None if said.embeddings is None else said.embeddings.astype(dtype),
+        bias=None if bias is None else bias[:, None].astype(jnp.float32),
+    )
+
+
+def _pad(x: Array, axis: int, to: int, fill: int = 0) -> Array:
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, to - x.shape[axis])
+    return jnp.pad(x, widths, constant_values=fill)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _core(plan: Plan, q, k, v, entries: Entries, segments) -> tuple[Array, Array]:
+    return _forward(plan, q, k, v, entries, segments)[0]
+
+
+def _forward(plan: Plan, q, k, v, entries: Entries, segments):
+    out, lse = forward(plan, Inputs(q, k, v, entries, entries, segments))
+    out, lse = saved(out, lse[:, :, 0])
+    return (out, lse), (q, k, v, entries, segments, out, lse)
+
+
+def _backward(plan: Plan, residuals, cotangents):
+    q, k, v, entries, segments, out, lse = residuals
+    d_out, d_lse = cotangents
+    delta = (d_out.astype(jnp.float32) * out).sum(axis=-1) - d_lse
+    lse = jnp.where(lse == -jnp.inf, BLIND, lse)  # its row's weights become 0
+    given = Given(d_out.astype(q.dtype), lse[:, :, None], delta[:, :, None])
+    found = gradients(plan, Inputs(q, k, v, entries, entries, segments), given)
+    d = jax.tree.map(lambda g, x: g.astype(x.dtype), found, Gradients(q, k, v, entries))
+    return d.q, d.k, d.v, d.entries, None
+
+
+_core.defvjp(_forward, _backward)

@@ -1,0 +1,176 @@
+"""What the forward and the backward kernel share: the inputs of a tile, and its scores."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from kernels.attention.pallas_tpu.shear import shear, wrapped
+from kernels.attention.pallas_tpu.walk import At
+from kernels.attention.spec import Pattern
+from kernels.attention.term import Entries
+
+MASKED = -1e30
+"""The score of a pair that may not talk: finite, so that no difference of two is NaN."""
+
+
+def _even(count: int, most: int) -> int:
+    """Return the size of equal parts of `count`, as few as can be with at most `most` in each."""
+    parts = -(-count // most)
+    return -(-count // parts)
+
+
+class Inputs(NamedTuple):
+    """References to the blocks of one tile."""
+
+    q: Any
+    """[size, dim]"""
+    k: Any
+    """[size, dim]"""
+    v: Any
+    """[size, dim]"""
+    left: Entries
+    """The term's entries for the tile left of this one."""
+    right: Entries
+    """Its entries for this tile: embeddings [size, dim], bias [1, size]."""
+    segments: tuple[Any, Any] | None
+    """Of queries and of keys: [1, size] each."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is known while compiling."""
+
+    pattern: Pattern
+    q_len: int
+    k_len: int
+    size: int = 512
+    """The side of the square tiles."""
+    lanes: int = 128
+    """The side of the squares that are sheared: a register's width, or less to test with."""
+    longest: int = 16
+    """How many tiles of queries and of keys the backward kernel can walk over."""
+    vmem_bytes: int | None = None
+    """How much vector memory the backward kernel may use, if not the compiler's default."""
+    interpret: Any = False
+
+    @property
+    def squares(self) -> int:
+        """How many sheared squares lie side by side in a tile."""
+        return self.size // self.lanes
+
+    @property
+    def q_stretch(self) -> int:
+        """How many tiles of queries the backward kernel walks over at once."""
+        return _even(-(-self.q_len // self.size), self.longest)
+
+    @property
+    def k_stretch(self) -> int:
+        """How many tiles of keys."""
+        return _even(-(-self.k_len // self.size), self.longest)
+
+    @property
+    def q_tiles(self) -> int:
+        """How many tiles of queries there are, with padding: whole stretches."""
+        return -(-self.q_len // (self.size * self.q_stretch)) * self.q_stretch
+
+    @property
+    def k_tiles(self) -> int:
+        return -(-self.k_len // (self.size * self.k_stretch)) * self.k_stretch
+
+    def groups(self, term: bool) -> list[slice]:
+        """Return the rows that are multiplied at once: with a term fewer, to need less space."""
+        rows = min(self.size, 2 * self.lanes) if term else self.size
+        return [slice(first, first + rows) for first in range(0, self.size, rows)]
+
+    def part(self, index: int) -> slice:
+        """Return a square's rows or columns."""
+        return slice(index * self.lanes, (index + 1) * self.lanes)
+
+
+def product(a: Array, b: Array, contract: tuple[int, int]) -> Array:
+    """Return the float32 product of two matrices over one axis of each."""
+    exact = lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    return lax.dot_general(
+        a, b, (((contract[0],), (contract[1],)), ((), ())),
+        precision=exact, preferred_element_type=jnp.float32,
+    )  # fmt: skip
+
+
+def column(row: Array, lanes: int) -> Array:
+    """Return [size, lanes] with the elements of a [1, size] row down every column."""
+    return jnp.broadcast_to(row, (lanes, row.shape[1])).T
+
+
+def wide(x: Array, width: int) -> Array:
+    """Return [size, width] from an array that holds the same number in every lane of a row."""
+    lanes = x.shape[1]
+    return x[:, :width] if width <= lanes else jnp.concatenate([x] * (width // lanes), axis=1)
+
+
+def by_distance(q: Array, entries: Entries, size: int) -> Array:
+    """Return [size, size]: what the term says to each query at each of a tile's distances."""
+    said = jnp.zeros((size, size), jnp.float32)
+    if entries.embeddings is not None:
+        said = product(q, entries.embeddings[...], (1, 1))
+    return said if entries.bias is None else said + entries.bias[...]
+
+
+def open_run(plan: Plan, x: Inputs, carry: Any) -> None:
+    """Put into `carry` what the left neighbour of a run's first tile would have left there."""
+    said = by_distance(x.q[...], x.left, plan.size)
+    for a in range(plan.squares):
+        for m in range(plan.squares - a - 1, plan.squares):
+            carry[plan.part(a), plan.part(m)] = shear(said[plan.part(a), plan.part(m)])
+
+
+def score_rows(
+    plan: Plan, at: At, x: Inputs, carry: Any, q_segments: Any, masked: bool
+) -> Iterator[Array]:
+    """Yield the masked float32 scores [lanes, size] of each row of squares of a tile.
+
+    `carry` brings the left neighbour's sheared squares, and takes this tile's to the right one.
+    """
+    for rows in plan.groups(bool(jax.tree.leaves(x.right))):
+        q = x.q[rows]
+        scores = product(q, x.k[...], (1, 1))
+        said = by_distance(q, x.right, plan.size) if jax.tree.leaves(x.right) else None
+        for first in range(0, scores.shape[0], plan.lanes):
+            part, a = slice(first, first + plan.lanes), (rows.start + first) // plan.lanes
+            row = scores[part]
+            if said is not None:
+                row += _term_row(plan, a, said[part], carry)
+            verdict = seen(plan, at, a, masked, x, q_segments)
+            yield row if verdict is None else jnp.where(verdict, row, MASKED)
+
+
+def _term_row(plan: Plan, a: int, said: Array, carry: Any) -> Array:
+    """Return the term's part [lanes, size] of the scores of row `a` of squares."""
+    n, before = plan.squares, wrapped(plan.lanes)
+    own = [shear(said[:, plan.part(m)]) for m in range(n)]
+    kept = range(n - a - 1, n)
+    squares = [carry[plan.part(a), plan.part(m)] for m in kept] + own[: n - a]
+    for m in kept:
+        carry[plan.part(a), plan.part(m)] = own[m]
+    return jnp.concatenate(
+        [jnp.where(before, squares[m], squares[m + 1]) for m in range(n)], axis=1
+    )
+
+
+def seen(plan: Plan, at: At, a: int, masked: bool, x: Inputs, q_segments: Any) -> Array | None:
+    """Return which pairs talk in row `a` of squares, or None if all do."""
+    shape, verdict = (plan.lanes, plan.size), None
+    if masked:
+        first = plan.k_len - plan.q_len + at.q_tile * plan.size + a * plan.lanes
+        q_pos = first + lax.broadcasted_iota(jnp.int32, shape, 0)
+        k_pos = at.k_tile * plan.size + lax.broadcasted_iota(jnp.int32, shape, 1)
+        verdict = plan.pattern.allows(q_pos, k_pos)
+        if plan.k_len % plan.size:
+            verdict &= k_pos < plan.k_len
+    if x.segments is not None:
+        same = wide(q_segments[plan.part(a)], plan.size) == x.segments[1][...]
+        verdict = same if verdict is None else verdict & same
+    return verdict
