@@ -42,7 +42,7 @@ def compile_case(target: Target, device: Any, case: Case, folder: Path) -> dict[
         path.unlink()
     start = time.perf_counter()
     try:
-        with building_for(target.platform), target.tracing():
+        with building_for(target.platform, device.device_kind), target.tracing():
             program = case.build()
             shapes = jax.tree.map(lambda x: _placed(x, device), program.shapes)
             lowered = program.function.trace(*shapes).lower(lowering_platforms=(_backend(target),))
