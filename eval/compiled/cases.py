@@ -89,14 +89,14 @@ class AttentionCase(Case):
         setting, length = SETTINGS[self.setting], self.length
         place = partial(setting.position(length).in_attention, HEADS, self.dim)
         term = jax.eval_shape(lambda: place(nnx.Rngs(0)).term())
-        at = Places(segments=_shape(1, length, dtype=jnp.int32) if setting.segments else None)
+        segments: Any = _shape(1, length, dtype=jnp.int32) if setting.segments else None
         q = _shape(1, HEADS, length, self.dim)
         k = _shape(1, setting.kv_heads, length, self.dim)
 
         def forward(q, k, v, term, at):
             return attention(q, k, v, pattern=setting.pattern, term=term, q_at=at)
 
-        return _directed(forward, self.direction, (q, k, k, term), at)
+        return _directed(forward, self.direction, (q, k, k, term), Places(segments=segments))
 
 
 @dataclass(frozen=True)
@@ -122,17 +122,19 @@ class PeerCase(Case):
         return _directed(kernel, self.direction, 3 * (_shape(*shapes[self.peer], self.dim),))
 
 
-def _splash(length: int) -> Callable[..., jax.Array]:
+def _splash(length: int) -> Callable[..., Any]:
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-    names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")
     mask = splash.MultiHeadMask([splash.CausalMask((length, length))] * HEADS)
-    return splash.make_splash_mha_single_device(
-        mask=mask, block_sizes=splash.BlockSizes(**{f"block_{name}": 512 for name in names})
-    )
+    blocks = splash.BlockSizes(
+        block_q=512, block_kv=512, block_kv_compute=512,
+        block_q_dkv=512, block_kv_dkv=512, block_kv_dkv_compute=512,
+        block_q_dq=512, block_kv_dq=512,
+    )  # fmt: skip
+    return splash.make_splash_mha_single_device(mask=mask, block_sizes=blocks)
 
 
-def _mha(length: int) -> Callable[..., jax.Array]:
+def _mha(length: int) -> Callable[..., Any]:
     from jax.experimental.pallas.ops.gpu.attention import mha
 
     return lambda q, k, v: mha(q, k, v, None, causal=True)
@@ -224,7 +226,5 @@ def kernel_cases(platform: str) -> list[Case]:
         for length in LENGTHS
     ]
     # At one length: splash attention takes minutes to prepare the masks of long sequences.
-    peers = [
-        PeerCase(peer, direction, dim, LENGTHS[0]) for direction in directions for dim in DIMS
-    ]
+    peers = [PeerCase(peer, direction, dim, LENGTHS[0]) for direction in directions for dim in DIMS]
     return [*ours, *peers]

@@ -62,15 +62,18 @@ def blocks(bundles: str, slots: str) -> list[Block]:
     if len(starts) != len(rows):
         raise ValueError(f"{len(starts)} bundles, but slots of {len(rows)}: not of one program")
     loops = _depths(starts)
-    cuts = {0}
-    for place, (start, following) in enumerate(pairwise([*starts, None])):
-        if start[1] or (place and loops[place] < loops[place - 1]):
-            cuts.add(place)
-        end = following.start() if following else len(bundles)
-        if _BRANCH.search(bundles, start.end(), end):
-            shadow = loops[place + 1 : place + DELAY + 2]
-            if all(depth >= loops[place] for depth in shadow) and following:
-                cuts.add(place + 1)
+    ends = [*(start.start() for start in starts[1:]), len(bundles)]
+    branches = {
+        i for i, start in enumerate(starts) if _BRANCH.search(bundles, start.end(), ends[i])
+    }
+    marked = {i for i, start in enumerate(starts) if start[1]}
+    left = {i for i in range(1, len(loops)) if loops[i] < loops[i - 1]}
+    cuts = {0} | marked | left
+    for branch in branches:
+        after = range(branch + 1, min(branch + DELAY + 2, len(starts)))
+        event = next((i for i in after if i in branches | marked | left), None)
+        if after and event not in left:
+            cuts.add(branch + 1)
     found = []
     for first, end in pairwise([*sorted(cuts), len(starts)]):
         sums = map(sum, zip(*rows[first:end], strict=True))

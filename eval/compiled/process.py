@@ -7,9 +7,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from eval.compiled.cases import Case
 from eval.compiled.ptx import find_ptxas, ptxas_version
@@ -24,15 +26,14 @@ Record = dict[str, Any]
 def compile_for(target: str, cases: Sequence[Case], patience: float = 900) -> Iterator[Record]:
     """Yield each case's record, in order, as it is compiled.
 
-    A record holds `target`, `case`, `ok`, `seconds`, and a `reason` if the case was refused, the
-    compiler died of it, or took more than `patience` seconds. If `ok`, also the bytes per device
-    (`temp_bytes`, `argument_bytes`, `output_bytes`), XLA's `flops` and `bytes_accessed` (None where
-    it can't tell), and the Pallas `kernels`; see `llo.kernels` and `ptx.kernels`.
+    A record holds `target`, `case` and `ok`. If not `ok`, also the `reason`: the case is refused,
+    the compiler died of it, or it took more than `patience` seconds. If `ok`, the `seconds`, bytes
+    per device (`temp_bytes`, `argument_bytes`, `output_bytes`), XLA's `flops` and `bytes_accessed`
+    (None where it can't tell), and the Pallas `kernels`; see `llo.kernels` and `ptx.kernels`.
 
     Raises:
         ValueError: there is no such target.
         ModuleNotFoundError: its compiler is not installed.
-        RuntimeError: the process can't start.
     """
     if target not in TARGETS:
         raise ValueError(f"there is no target {target!r}; there are {', '.join(TARGETS)}")
@@ -41,11 +42,8 @@ def compile_for(target: str, cases: Sequence[Case], patience: float = 900) -> It
         find_ptxas()
     left = list(cases)
     while left:
-        started = len(left)
         for answer in _answers(target, left, patience):
             yield {"target": target, "case": left.pop(0).name} | answer
-        if left and len(left) == started:
-            raise RuntimeError(f"the compiler of {target} gives no answer")
 
 
 def _answers(target: str, cases: list[Case], patience: float) -> Iterator[Record]:
@@ -60,16 +58,21 @@ def _answers(target: str, cases: list[Case], patience: float) -> Iterator[Record
         )  # fmt: skip
         assert process.stdin is not None
         with process:
-            process.stdin.write(to_json(Request(target, folder, tuple(cases))))
-            process.stdin.close()
-            for _ in cases:
-                line = _line(process, patience)
-                if not line.endswith("\n"):
-                    process.kill()
-                    errors.seek(0)
-                    yield {"ok": False, "seconds": None, "reason": _death(process, errors.read())}
-                    return
-                yield json.loads(line)
+            try:
+                with suppress(BrokenPipeError):
+                    process.stdin.write(to_json(Request(target, folder, tuple(cases))))
+                    process.stdin.close()
+                for _ in cases:
+                    start = time.monotonic()
+                    line = _line(process, patience)
+                    if not line.endswith("\n"):
+                        late = time.monotonic() - start > patience
+                        reason = f"no answer in {patience:.0f} s" if late else ""
+                        yield {"ok": False, "reason": reason or _death(process, errors)}
+                        return
+                    yield json.loads(line)
+            finally:
+                process.kill()
 
 
 def _line(process: subprocess.Popen[str], patience: float) -> str:
@@ -83,9 +86,11 @@ def _line(process: subprocess.Popen[str], patience: float) -> str:
         watch.cancel()
 
 
-def _death(process: subprocess.Popen[str], errors: str) -> str:
-    last = [line for line in errors.splitlines() if line.strip()][-3:]
-    return f"the compiler ended with status {process.wait()}: {' | '.join(last)}"
+def _death(process: subprocess.Popen[str], errors: IO[str]) -> str:
+    status = process.wait()
+    errors.seek(0)
+    last = [line.strip() for line in errors if line.strip()][-3:]
+    return f"the compiler ended with status {status}: {' | '.join(last)}"
 
 
 def versions(target: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Static costs for the terminal: whole programs, and the Pallas kernels in them."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,8 @@ from rich.table import Table
 from eval.compiled.process import Record
 
 PROGRAM = ("s", "GFLOP", "moved\nMB", "temp\nMB", "args\nMB", "out\nMB")
-TPU = ("bun-\ndles", "tile", "MXU", "VALU", "XLU", "load", "store", "spill", "VMEM\nkB")
-GPU = ("regis-\nters", "spill\nB", "shared\nkB", "thr.", "wgmma", "mma", "load", "store", "bar.")
+TPU = ("bun-\ndles", "tile", "MXU", "VALU", "XLU", "load", "store", "spill", "VMEM\nMB")
+GPU = ("regs", "spill\nB", "shm\nkB", "thr.", "wgmma", "mma", "load", "store", "bar.")
 
 
 def program_table(records: Sequence[Record]) -> Table:
@@ -36,20 +37,25 @@ def kernel_table(records: Sequence[Record], platform: str) -> Table:
         headings, row = TPU, _tpu_row
         caption = "tile: bundles of one full tile, and the slots that it fills, by unit"
     else:
-        headings, row, caption = GPU, _gpu_row, "from wgmma on: instructions that stand in the PTX"
+        headings, row, caption = (
+            GPU,
+            _gpu_row,
+            "regs: registers; shm: shared memory; from wgmma on: instructions in the PTX",
+        )
     table = _table(headings, caption)
     for record in records:
         if record["ok"] and record["kernels"]:
             table.add_section()
             table.add_row(record["case"], style="bold")
             for kernel in record["kernels"]:
-                table.add_row(f" {kernel['kernel']}", *row(kernel))
+                name = re.sub(r"^(transpose_|jvp_)+|_*\.\d+$", "", kernel["kernel"])
+                table.add_row(f" {name}", *row(kernel))
     return table
 
 
 def _table(headings: Sequence[str], caption: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False, caption=caption)
-    table.add_column("", overflow="ellipsis", no_wrap=True)
+    table.add_column("", overflow="ellipsis", no_wrap=True, max_width=28)
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
@@ -59,8 +65,8 @@ def _tpu_row(kernel: dict[str, Any]) -> list[str]:
     tile = kernel["tile"] or {"bundles": 0, "slots": {}}
     slots = (tile["slots"].get(unit, 0) for unit in ("MXU", "VALU", "XLU", "VLOAD", "VSTORE"))
     spills = tile["slots"].get("VSTORE:SPILL", 0)
-    numbers = (kernel["bundles"], tile["bundles"], *slots, spills, kernel["vmem_bytes"] // 1000)
-    return list(map(str, numbers))
+    numbers = (kernel["bundles"], tile["bundles"], *slots, spills)
+    return [*map(str, numbers), _scaled(kernel["vmem_bytes"], 1e6)]
 
 
 def _gpu_row(kernel: dict[str, Any]) -> list[str]:
