@@ -5,7 +5,7 @@ PYTHON ?= python3
 ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-STAMPS := $(VENV)/.created $(VENV)/.runtime $(VENV)/.dev
+STAMPS := $(VENV)/.created $(VENV)/.runtime $(VENV)/.dev $(VENV)/.aot
 
 # Bytecode is written when a module is first imported: installing is a quarter faster without it.
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
@@ -16,12 +16,16 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint benchmark clean
+.PHONY: help venv aot demo test lint benchmark clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.runtime ## create .venv with what running needs
+
+# Afterwards, set JAX_PLATFORMS=cpu where there is no accelerator: else JAX looks for both kinds, and
+# says at length that it found none. The tests do so.
+aot: $(VENV)/.aot ## add compilers for accelerators that are not here (2 GB)
 
 demo: $(VENV)/.runtime ## the short tour
 	$(BIN)/python -m scripts.demo $(ARGS)
@@ -71,3 +75,9 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.created
 	@rm -f $(STAMPS)
 	$(INSTALL) -e ".[dev]"
 	@touch $(VENV)/.created $(VENV)/.runtime $@
+
+$(VENV)/.aot: pyproject.toml | $(VENV)/.created
+	@echo "Installing also the compilers for TPUs and GPUs: two to eight minutes, by your network."
+	@rm -f $(STAMPS)
+	$(INSTALL) -e ".[dev,aot]"
+	@touch $(VENV)/.created $(VENV)/.runtime $(VENV)/.dev $@

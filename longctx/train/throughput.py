@@ -6,21 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from kernels.targets import target_of
 from longctx.train.config import Train
-
-PEAK_FLOPS = {
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5e": 197e12,
-    "TPU v5": 459e12,
-    "TPU v5p": 459e12,
-    "TPU v6 lite": 918e12,
-    "TPU v6e": 918e12,
-    "NVIDIA A100": 312e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA H200": 989e12,
-}
-"""Dense bfloat16 operations per second and chip, from the makers' data sheets."""
 
 
 def flops_per_token(config: Train, params: nnx.State) -> float:
@@ -36,9 +23,9 @@ def flops_per_token(config: Train, params: nnx.State) -> float:
 def peak_flops() -> tuple[float, str]:
     """Return the operations per second that all devices could do, and where that is from."""
     device = jax.devices()[0]
-    for kind in sorted(PEAK_FLOPS, key=len, reverse=True):
-        if device.device_kind.startswith(kind):
-            return PEAK_FLOPS[kind] * jax.device_count(), f"{device.device_kind} data sheet"
+    target = target_of(device.device_kind)
+    if target is not None:
+        return target.peak_flops * jax.device_count(), f"{device.device_kind} data sheet"
     return _measured_peak(), "a float32 matrix product measured here"
 
 

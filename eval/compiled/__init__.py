@@ -1,0 +1,1 @@
+"""Compiling for accelerators that are not here, and what the compilers' output costs."""
