@@ -21,7 +21,7 @@ from kernels.platform import platform
 
 TABLE = Path(__file__).with_name("tuning.json")
 CANDIDATES = {
-    "pallas_tpu": ((128, 128), (256, 256), (256, 512), (512, 512), (512, 1024), (1024, 1024)),
+    "pallas_tpu": ((128, 128), (256, 256), (512, 512), (1024, 1024)),
     "pallas_gpu": ((32, 32), (64, 32), (64, 64), (64, 128), (128, 32), (128, 64), (128, 128)),
 }
 """What the tuner tries, as (rows, columns), for each kernel."""

@@ -2,27 +2,33 @@
 
 from collections.abc import Callable
 
-import jax
 from jax import Array
 from jaxtyping import Float
 
 from kernels.attention.blockwise import blockwise
 from kernels.attention.decode import decode
+from kernels.attention.pallas_tpu import pallas_tpu
 from kernels.attention.places import Places
 from kernels.attention.reference import reference
 from kernels.attention.row_blocks import row_blocks
 from kernels.attention.spec import Pattern
 from kernels.attention.term import Term
+from kernels.platform import platform
 
 IMPLEMENTATIONS: dict[str, Callable[..., tuple[Array, Array]]] = {
     "reference": reference,
     "blockwise": blockwise,
     "row_blocks": row_blocks,
     "decode": decode,
+    "pallas_tpu": pallas_tpu,
 }
 
-PREFERRED = {"cpu": ("decode", "row_blocks", "blockwise")}
-"""Implementations to try, best first, by platform; elsewhere `decode`, then `blockwise`."""
+PREFERRED = {
+    "cpu": ("decode", "row_blocks", "blockwise"),
+    "tpu": ("decode", "pallas_tpu", "blockwise"),
+    "gpu": ("decode", "blockwise"),
+}
+"""Implementations to try, best first, by platform."""
 
 
 def attention(
@@ -82,7 +88,7 @@ def _serve(implementation: str | None, *args) -> tuple[Array, Array]:
             )
         return IMPLEMENTATIONS[implementation](*args)
     reasons = []
-    for name in PREFERRED.get(jax.default_backend(), ("decode", "blockwise")):
+    for name in PREFERRED.get(platform(), ("decode", "blockwise")):
         try:
             return IMPLEMENTATIONS[name](*args)
         except NotImplementedError as reason:

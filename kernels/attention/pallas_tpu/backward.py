@@ -28,6 +28,7 @@ from kernels.attention.pallas_tpu.tile import (
 )
 from kernels.attention.pallas_tpu.walk import At, Step, read
 from kernels.attention.term import Entries
+from kernels.cost import Cost, attention_cost
 
 
 class Given(NamedTuple):
@@ -50,8 +51,8 @@ class Gradients(NamedTuple):
     """[k_len, dim]"""
     v: Any
     """[k_len, dim]"""
-    entries: Entries
-    """Embeddings [distances, dim]; bias [distances / size, size]."""
+    entries: Any
+    """`Entries`: embeddings [distances, dim]; bias [distances / size, size]."""
 
 
 class Scratch(NamedTuple):
@@ -125,20 +126,28 @@ def backward(plan: Plan, steps: Array, inputs: Inputs, given: Given) -> Gradient
             dimension_semantics=("parallel", "arbitrary", "arbitrary", "arbitrary"),
             vmem_limit_bytes=plan.vmem_bytes,
         ),
+        cost_estimate=_cost(plan, steps.shape[0] - 2, inputs).estimate(),
         interpret=plan.interpret,
         name="attention_backward",
     )(steps, inputs, given)[0]
 
 
-def _entry_shapes(plan: Plan, inputs: Inputs, rows: int) -> Entries:
+def _entry_shapes(plan: Plan, inputs: Inputs, rows: int) -> Any:
     heads, dim, entries = inputs.q.shape[1], inputs.q.shape[3], inputs.right
     tiles = (inputs.q.shape[2] + inputs.k.shape[2]) // plan.size
     shape = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
-    return Entries(
-        embeddings=None
-        if entries.embeddings is None
-        else shape((rows, heads, tiles * plan.size, dim)),
-        bias=None if entries.bias is None else shape((rows, heads, tiles, plan.size)),
+    embeddings = bias = None
+    if entries.embeddings is not None:
+        embeddings = shape((rows, heads, tiles * plan.size, dim))
+    if entries.bias is not None:
+        bias = shape((rows, heads, tiles, plan.size))
+    return Entries(embeddings, bias)  # pyright: ignore[reportArgumentType]
+
+
+def _cost(plan: Plan, tiles: int, inputs: Inputs) -> Cost:
+    tables = int(inputs.right.embeddings is not None)
+    return attention_cost(
+        inputs.q, inputs.k, tiles, plan.size, plan.size, term_matmuls=tables, backward=True
     )
 
 

@@ -16,8 +16,15 @@ from kernels.attention.places import Places
 from kernels.attention.saved import saved
 from kernels.attention.spec import Pattern
 from kernels.attention.term import Entries, Term
-from kernels.platform import platform
+from kernels.platform import device_kind, platform
+from kernels.targets import target_of
+from kernels.tuning import block_sizes
 
+LANES = 128
+SMALLEST_VMEM = 16 * 2**20
+"""Of TPU v4; assumed of an unknown device."""
+MOST_TOKENS = 16384
+"""How far the backward kernel walks at once: further is no faster."""
 BLIND = 1e30
 """In the backward pass, the logsumexp of a row that sees no key."""
 
@@ -31,18 +38,40 @@ def pallas_tpu(
     q_at: Places,
     k_at: Places,
 ) -> tuple[Array, Array]:
-    """Return (out, lse); see `kernels.attention.attention`.
+    """Return (out, lse); see `kernels.attention.attention`. On a CPU it is interpreted, for tests.
 
     Raises:
-        NotImplementedError: positions are given, or the term isn't one of the distance alone, or
-            adds to the values, or the device is no TPU (on a CPU it is interpreted, for tests).
+        NotImplementedError: positions are given, the term isn't one of the distance alone or adds
+            to the values, arrays are neither bfloat16 nor float32, or the device is a GPU.
     """
     if platform() == "gpu":
         raise NotImplementedError("pallas_tpu is for TPUs; on a GPU use pallas_gpu")
     if q_at.positions is not None:
         raise NotImplementedError("pallas_tpu serves consecutive positions only")
-    plan = Plan(pattern, q.shape[2], k.shape[2], interpret=platform() == "cpu")
-    return run(plan, q, k, v, term, q_at, k_at)
+    if not q.dtype == k.dtype == v.dtype or q.dtype not in (jnp.bfloat16, jnp.float32):
+        raise NotImplementedError(
+            f"pallas_tpu serves bfloat16 or float32, not {q.dtype}, {k.dtype} and {v.dtype}"
+        )
+    return run(_plan(q, k, pattern, term is not None), q, k, v, term, q_at, k_at)
+
+
+def _plan(q: Array, k: Array, pattern: Pattern, has_term: bool) -> Plan:
+    target = target_of(device_kind())
+    vmem = SMALLEST_VMEM if target is None else target.on_chip
+    q_len, k_len, dim = q.shape[2], k.shape[2], q.shape[3]
+    size = block_sizes("pallas_tpu", dim, q.dtype, k_len, term=has_term).rows
+    if vmem <= SMALLEST_VMEM:
+        size = min(size, 256)
+    size = min(size, -(-max(q_len, k_len) // LANES) * LANES)
+    # The backward kernel's sums: of keys and values, and of as many entries as queries and keys.
+    sums = 2 * size * max(dim, LANES) * 4 * (4 if has_term else 2)
+    tiles = 12 * size * size * 4
+    return Plan(
+        pattern, q_len, k_len, size,
+        longest=min(MOST_TOKENS // size, max(1, (vmem - tiles) // sums)),
+        vmem_bytes=vmem - 2**20,
+        interpret=platform() == "cpu",
+    )  # fmt: skip
 
 
 def run(
@@ -57,7 +86,8 @@ def run(
     if q_at.segments is not None and k_at.segments is not None:
         segments = _pad(q_at.segments, 1, q_to, -2), _pad(k_at.segments, 1, k_to, -2)
         segments = segments[0][:, None], segments[1][:, None]
-    out, lse = _core(plan, _pad(q, 2, q_to), _pad(k, 2, k_to), _pad(v, 2, k_to), entries, segments)
+    q, k, v = _pad(q, 2, q_to), _pad(k, 2, k_to), _pad(v, 2, k_to)
+    out, lse = _core(plan, q, k, v, entries, segments)  # pyright: ignore[reportGeneralTypeIssues]
     return out[:, :, : plan.q_len], lse[:, :, : plan.q_len]
 
 

@@ -27,6 +27,7 @@ from kernels.attention.pallas_tpu.tile import (
 from kernels.attention.pallas_tpu.walk import At, Step, read, walk
 from kernels.attention.spec import Tile
 from kernels.attention.tile_map import tile_map
+from kernels.cost import Cost, attention_cost, live_tiles
 
 
 class Scratch(NamedTuple):
@@ -75,6 +76,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
         ),
+        cost_estimate=_cost(plan, inputs).estimate(),
         interpret=plan.interpret,
         name="attention_forward",
     )(jnp.asarray(steps), inputs)
@@ -85,6 +87,12 @@ def _steps(plan: Plan) -> Int32[np.ndarray, " words"]:
     kinds = tile_map(plan.pattern, plan.q_len, plan.k_len, plan.size, plan.size)
     more = [(0, plan.q_tiles - kinds.shape[0]), (0, 0)]
     return walk(np.pad(kinds, more, constant_values=Tile.SKIP))
+
+
+def _cost(plan: Plan, inputs: Inputs) -> Cost:
+    live = live_tiles(plan.pattern, plan.q_len, plan.k_len, plan.size, plan.size)
+    tables = int(inputs.right.embeddings is not None)
+    return attention_cost(inputs.q, inputs.k, live, plan.size, plan.size, term_matmuls=tables)
 
 
 def _kernel(

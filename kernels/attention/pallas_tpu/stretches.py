@@ -120,12 +120,10 @@ def _put(x: Array, part: Array, axis: int, span: Span) -> Array:
 def _of_pair(plan: Plan, steps: Array, inputs: Inputs, given: Given) -> Gradients:
     found = backward(plan, steps, inputs, given)
     embeddings, bias = found.entries.embeddings, found.entries.bias
-    if embeddings is not None:
-        embeddings = _summed(embeddings, inputs.right.embeddings)
     if bias is not None:
         bias = bias.reshape(*bias.shape[:2], 1, -1)
-        bias = _summed(bias, inputs.right.bias)
-    return found._replace(entries=Entries(embeddings, bias))
+    whole = Entries(embeddings, bias)
+    return found._replace(entries=jax.tree.map(_summed, whole, inputs.right))
 
 
 def _summed(gradient: Array, table: Array) -> Array:
