@@ -10,19 +10,19 @@ each square is multiplied and rotated once.
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.pallas import tpu as pltpu
-from jaxtyping import Float
+from jaxtyping import Num
 
 from kernels.platform import device_kind, platform
 
 
-def shear(x: Float[Array, "size size"]) -> Float[Array, "size size"]:
+def shear(x: Num[Array, "size size"]) -> Num[Array, "size size"]:
     """Return `y[r, c] = x[r, (c - r) % size]`."""
     if platform() != "tpu" or device_kind().startswith("TPU v4"):
         return _gather(x, -1)
     return pltpu.roll(x, 0, axis=1, stride=1, stride_axis=0)
 
 
-def unshear(x: Float[Array, "size size"]) -> Float[Array, "size size"]:
+def unshear(x: Num[Array, "size size"]) -> Num[Array, "size size"]:
     """Return `y[r, t] = x[r, (t + r) % size]`, the inverse of `shear`.
 
     The hardware rotates by a stride in one direction only, so this is a gather within a register.
