@@ -39,7 +39,8 @@ class Pattern(ABC):
     def allows(self, q_pos: Any, k_pos: Any) -> Any:
         """Say which pairs talk, for broadcasting integer arrays of numpy or jax.
 
-        Use operators only (`<=`, `&`, `%`), so that both array kinds work.
+        Use operators only (`<=`, `&`, `%`), so that both array kinds work, and `%` rather than
+        `//`, which not every kernel compiler has.
         """
 
     @property

@@ -33,7 +33,7 @@ class Fixed(Pattern):
         return None if self.summary else self.block
 
     def allows(self, q_pos, k_pos):
-        same_block = q_pos // self.block == k_pos // self.block
+        same_block = k_pos >= q_pos - q_pos % self.block
         in_summary = k_pos % self.block >= self.block - self.summary
         return (k_pos <= q_pos) & (same_block | in_summary)
 
