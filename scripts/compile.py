@@ -11,7 +11,7 @@ from configs.catalogue import load_config
 from eval.compiled.cases import Case, GenerateCase, TrainCase, kernel_cases
 from eval.compiled.process import compile_for
 from eval.compiled.static_costs import record_all
-from eval.compiled.table import kernel_table, program_table
+from eval.compiled.table import tables
 from kernels.targets import TARGETS
 from scripts.program import run
 
@@ -47,9 +47,8 @@ def compile(
             print(f"{name} {number}/{len(chosen)} {result['case']}, {said}", flush=True)
             found.append(result)
         console.print(f"\n{name}", style="bold")
-        console.print(program_table(found))
-        if any(result["ok"] and result["kernels"] for result in found):
-            console.print(kernel_table(found, TARGETS[name].platform))
+        for table in tables(found, TARGETS[name].platform):
+            console.print(table)
         records += found
     if json:
         json.write_text("".join(json_lines.dumps(result) + "\n" for result in records))

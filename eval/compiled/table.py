@@ -14,24 +14,26 @@ TPU = ("bun-\ndles", "tile", "MXU", "VALU", "XLU", "load", "store", "spill", "VM
 GPU = ("regs", "spill\nB", "shm\nkB", "thr.", "wgmma", "mma", "load", "store", "bar.")
 
 
-def program_table(records: Sequence[Record]) -> Table:
+def tables(records: Sequence[Record], platform: str) -> list[Table]:
+    """Return a table of what was compiled and one of the kernels in it, where there are such."""
+    done = [record for record in records if record["ok"]]
+    with_kernels = [record for record in done if record["kernels"]]
+    programs = [_program_table(done)] if done else []
+    return programs + ([_kernel_table(with_kernels, platform)] if with_kernels else [])
+
+
+def _program_table(records: Sequence[Record]) -> Table:
     """Return seconds to compile, XLA's count of operations, and bytes per device, of programs."""
     table = _table(PROGRAM, "moved: bytes accessed; neither it nor GFLOP knows kernels or loops")
+    names = ("bytes_accessed", "temp_bytes", "argument_bytes", "output_bytes")
     for record in records:
-        if record["ok"]:
-            table.add_row(
-                record["case"],
-                f"{record['seconds']:.1f}",
-                _scaled(record["flops"], 1e9),
-                *(
-                    _scaled(record[name], 1e6)
-                    for name in ("bytes_accessed", "temp_bytes", "argument_bytes", "output_bytes")
-                ),
-            )
+        moved = (_scaled(record[name], 1e6) for name in names)
+        seconds, operations = f"{record['seconds']:.1f}", _scaled(record["flops"], 1e9)
+        table.add_row(record["case"], seconds, operations, *moved)
     return table
 
 
-def kernel_table(records: Sequence[Record], platform: str) -> Table:
+def _kernel_table(records: Sequence[Record], platform: str) -> Table:
     """Return the costs of the Pallas kernels in compiled programs, at most 80 columns wide."""
     if platform == "tpu":
         headings, row = TPU, _tpu_row
@@ -44,12 +46,11 @@ def kernel_table(records: Sequence[Record], platform: str) -> Table:
         )
     table = _table(headings, caption)
     for record in records:
-        if record["ok"] and record["kernels"]:
-            table.add_section()
-            table.add_row(record["case"], style="bold")
-            for kernel in record["kernels"]:
-                name = re.sub(r"^(transpose_|jvp_)+|_*\.\d+$", "", kernel["kernel"])
-                table.add_row(f" {name}", *row(kernel))
+        table.add_section()
+        table.add_row(record["case"], style="bold")
+        for kernel in record["kernels"]:
+            name = re.sub(r"^(transpose_|jvp_)+|_*\.\d+$", "", kernel["kernel"])
+            table.add_row(f" {name}", *row(kernel))
     return table
 
 

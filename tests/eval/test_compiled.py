@@ -30,8 +30,9 @@ from eval.compiled.cases import (
 )
 from eval.compiled.process import compile_for, versions
 from eval.compiled.static_costs import FAST, costs, differences, record_all, recorded
-from eval.compiled.table import kernel_table, program_table
+from eval.compiled.table import tables
 from kernels.targets import TARGETS
+from scripts.compile import main
 
 BUNDLES = """\
 = control target key start
@@ -174,11 +175,16 @@ def test_tables_fit_the_terminal(platform: str, kernel: dict[str, Any]):
     refused = {"target": "h200", "case": "forward/t5/64/4096", "ok": False, "reason": "no"}
     text = io.StringIO()
     console = Console(file=text, width=200)
-    console.print(program_table([record(kernel), refused]))
-    console.print(kernel_table([record(kernel), refused], platform))
+    for table in tables([record(kernel), refused], platform):
+        console.print(table)
     assert max(map(len, text.getvalue().splitlines())) <= 80
     assert "10000" in text.getvalue()
     assert text.getvalue().count("backward/relative/128/131072") == 2
+
+
+def test_what_is_refused_has_no_table():
+    refused = {"target": "h200", "case": "forward/t5/64/4096", "ok": False, "reason": "no"}
+    assert tables([refused], "gpu") == []
 
 
 def test_costs_may_move_by_a_tenth():
@@ -236,6 +242,19 @@ def test_a_refused_case_is_not_recorded(tmp_path: Path):
 def test_an_unknown_target_is_refused():
     with pytest.raises(ValueError, match="no target 'tpu-v9'; there are tpu-v4"):
         next(compile_for("tpu-v9", []))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--target", "tpu-v9"], "there is no target 'tpu-v9'; there are tpu-v4"),
+        (["--target", "h200", "--cases", "nothing"], "no case contains .*forward/plain/64/4096"),
+        (["--target", "h200", "--what", "train", "--config", "no"], "there is no config 'no'"),
+    ],
+)
+def test_the_program_says_what_there_is(arguments: list[str], complaint: str):
+    with pytest.raises(ValueError, match=complaint):
+        main(arguments)
 
 
 @dataclass(frozen=True)
