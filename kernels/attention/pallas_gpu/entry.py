@@ -1,0 +1,134 @@
+"""Attention for GPUs through Triton: the entry, and its gradient."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from kernels.attention.pallas_gpu.forward import forward
+from kernels.attention.pallas_gpu.plan import Blocks, KernelBlocks, Plan, distances
+from kernels.attention.pallas_gpu.tile import Operands
+from kernels.attention.places import Places
+from kernels.attention.saved import saved
+from kernels.attention.spec import Pattern
+from kernels.attention.term import Entries, Term
+
+LARGEST_DIM = 128
+DTYPES = (jnp.bfloat16, jnp.float32)
+
+
+def pallas_gpu(
+    q: Array,
+    k: Array,
+    v: Array,
+    pattern: Pattern,
+    term: Term | None,
+    q_at: Places,
+    k_at: Places,
+) -> tuple[Array, Array]:
+    """Return (out, lse); see `kernels.attention.attention`. On a CPU kernels are interpreted.
+
+    Raises:
+        NotImplementedError: positions are given; the term isn't one of the distance alone, or adds
+            to the values; dim is above `LARGEST_DIM`; or a dtype is none of `DTYPES`.
+    """
+    dim = q.shape[3]
+    chosen = blocks(max(16, 1 << (dim - 1).bit_length()), q.dtype, term is not None)
+    return attend(chosen, q, k, v, pattern, term, q_at, k_at)
+
+
+def blocks(dim: int, dtype, term: bool) -> KernelBlocks:
+    """Return the blocks for a head dimension, a power of 2."""
+    return KernelBlocks(*[Blocks(64, 64)] * 4)
+
+
+def attend(
+    chosen: KernelBlocks,
+    q: Array,
+    k: Array,
+    v: Array,
+    pattern: Pattern,
+    term: Term | None,
+    q_at: Places,
+    k_at: Places,
+) -> tuple[Array, Array]:
+    """Return `pallas_gpu` with these blocks."""
+    _check(q, k, v, q_at)
+    batch, q_len, dim = q.shape[0], q.shape[2], q.shape[3]
+    plan = Plan(pattern, q_len, k.shape[2], chosen)
+    entries = Entries()
+    if term is not None:
+        said = term.by_distance(distances(plan))
+        if said is None or said.values is not None:
+            raise NotImplementedError(
+                f"pallas_gpu serves terms of the distance that add to scores alone, "
+                f"which {type(term).__name__} is not"
+            )
+        entries = said
+    segments = None
+    if q_at.segments is not None and k_at.segments is not None:
+        segments = (
+            _pad(jnp.broadcast_to(q_at.segments, (batch, q_len)), 1, plan.q_padded),
+            _pad(jnp.broadcast_to(k_at.segments, (batch, plan.k_len)), 1, plan.k_padded),
+        )
+    width = max(16, 1 << (dim - 1).bit_length())
+    q = _pad(_pad(q, 3, width), 2, plan.q_padded)
+    k, v = (_pad(_pad(x, 3, width), 2, plan.k_padded) for x in (k, v))
+    if entries.embeddings is not None:
+        entries = entries._replace(embeddings=_pad(entries.embeddings, 2, width))
+    out, lse = _core(plan, q, k, v, entries, segments)  # pyright: ignore
+    return out[:, :, :q_len, :dim], lse[:, :, :q_len]
+
+
+def _check(q: Array, k: Array, v: Array, q_at: Places) -> None:
+    if q_at.positions is not None:
+        raise NotImplementedError("pallas_gpu serves consecutive positions only, not given ones")
+    if q.shape[3] > LARGEST_DIM:
+        raise NotImplementedError(
+            f"pallas_gpu serves a dim of up to {LARGEST_DIM}, not {q.shape[3]}"
+        )
+    if q.dtype not in DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
+        raise NotImplementedError(
+            f"pallas_gpu serves bfloat16 and float32, the same for q, k and v, not {q.dtype}, "
+            f"{k.dtype}, {v.dtype}"
+        )
+
+
+def _pad(x: Array, axis: int, to: int) -> Array:
+    if x.shape[axis] == to:
+        return x
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, to - x.shape[axis])
+    return jnp.pad(x, widths)
+
+
+Segments = tuple[Array, Array] | None
+
+
+def _operands(q, k, v, entries: Entries, segments: Segments) -> Operands:
+    embeddings, bias, _ = entries
+    return Operands(
+        q, k, v,
+        None if embeddings is None else embeddings.astype(q.dtype),
+        None if bias is None else bias.astype(jnp.float32),
+        *(segments or (None, None)),
+    )  # fmt: skip
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _core(plan: Plan, q, k, v, entries: Entries, segments: Segments) -> tuple[Array, Array]:
+    return _forward(plan, q, k, v, entries, segments)[0]
+
+
+def _forward(plan: Plan, q, k, v, entries: Entries, segments: Segments):
+    x = _operands(q, k, v, entries, segments)
+    out, lse = saved(*forward(plan, x))
+    return (out, lse), (q, k, v, entries, segments, out, lse)
+
+
+def _backward(plan: Plan, residuals, cotangents):
+    raise NotImplementedError
+
+
+_core.defvjp(_forward, _backward)
