@@ -6,15 +6,20 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from kernels.attention.pallas_gpu.backward_kv import backward_kv
+from kernels.attention.pallas_gpu.backward_q import backward_q
+from kernels.attention.pallas_gpu.backward_term import backward_term
 from kernels.attention.pallas_gpu.forward import forward
 from kernels.attention.pallas_gpu.plan import Blocks, KernelBlocks, Plan, distances
-from kernels.attention.pallas_gpu.tile import Operands
+from kernels.attention.pallas_gpu.tile import Gradients, Operands
 from kernels.attention.places import Places
 from kernels.attention.saved import saved
 from kernels.attention.spec import Pattern
 from kernels.attention.term import Entries, Term
 
 LARGEST_DIM = 128
+HUGE = 1e30
+"""The logsumexp that makes all weights of a row 0."""
 DTYPES = (jnp.bfloat16, jnp.float32)
 
 
@@ -128,7 +133,23 @@ def _forward(plan: Plan, q, k, v, entries: Entries, segments: Segments):
 
 
 def _backward(plan: Plan, residuals, cotangents):
-    raise NotImplementedError
+    q, k, v, entries, segments, out, lse = residuals
+    d_out, d_lse = cotangents
+    x = _operands(q, k, v, entries, segments)
+    delta = (d_out.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1) - d_lse
+    g = Gradients(d_out.astype(q.dtype), jnp.where(jnp.isfinite(lse), lse, HUGE), delta)
+    dk, dv = backward_kv(plan, x, g)
+    d_entries = Entries()
+    if jax.tree.leaves(entries):
+        d_entries = jax.tree.map(_as_tables, backward_term(plan, x, g), entries)
+    return backward_q(plan, x, g), dk, dv, d_entries, None
+
+
+def _as_tables(gradient: Array, entries: Array) -> Array:
+    """Return the gradient of the tables, summed over heads that share one."""
+    if entries.shape[0] < gradient.shape[0]:
+        gradient = gradient.sum(axis=0, keepdims=True)
+    return gradient.astype(entries.dtype)
 
 
 _core.defvjp(_forward, _backward)

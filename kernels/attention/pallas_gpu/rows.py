@@ -46,7 +46,8 @@ def scores_of(
     scores = dot(q, k, (1, 1))
     if ring is not None:
         wait()
-        scores += ring.get_skewed(start_of(plan, blocks, at) + blocks.rows - 1, blocks.columns)
+        start = start_of(plan, blocks, at)
+        scores += ring.get(start + blocks.rows - 1, blocks.columns, slope=-1).astype(jnp.float32)
     if x.bias is not None:
         scores += bias_of(plan, blocks, x, at, turned=False)
     seen = allowed(plan, blocks, x, at, masked, turned=False)

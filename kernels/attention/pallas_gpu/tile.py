@@ -59,10 +59,17 @@ def wait() -> None:
 
 
 def dot(a: Array, b: Array, contract: tuple[int, int] = (1, 0)) -> Array:
-    """Return the float32 product of two tiles; float32 ones are not rounded to TF32."""
+    """Return the float32 product of two tiles.
+
+    Float32 ones go through the tensor cores as three TF32 products, which keeps 22 bits or so;
+    exact ones would be done without them, and don't fit into the registers.
+    """
+    precision = lax.Precision.HIGHEST
+    if a.dtype == jnp.float32 and not interpreted():
+        precision = lax.DotAlgorithmPreset.TF32_TF32_F32_X3
     return lax.dot_general(
         a, b, (((contract[0],), (contract[1],)), ((), ())),
-        precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32,
+        precision=precision, preferred_element_type=jnp.float32,
     )  # fmt: skip
 
 
@@ -81,9 +88,8 @@ def for_each_item(items: int, programs: int, body) -> None:
 
     def one(t, _):
         body(program + t * programs)
-        return 0
 
-    lax.fori_loop(0, lax.div(items - program + programs - 1, programs), one, 0)
+    lax.fori_loop(0, lax.div(items - program + programs - 1, programs), one, None)
 
 
 def for_each_run(schedule: Schedule, program, run, carry):
@@ -141,35 +147,23 @@ def table(entries: Array, at: Place):
 
 
 class Ring(NamedTuple):
-    """This program's part of a buffer [programs, rows, width]."""
+    """This program's part of a buffer [programs, rows, width]; see the top of this file."""
 
     buffer: Array
     program: Array
 
-    def put(self, u: Array, block: Array) -> None:
-        """Store the columns from distance `u` on, a multiple of how many there are."""
+    def put(self, place: Array, block: Array) -> None:
+        """Store columns from a place on, a multiple of how many there are."""
         columns = block.shape[1]
-        place = pl.multiple_of(u & (self.buffer.shape[2] - 1), columns)
+        place = pl.multiple_of(place & (self.buffer.shape[2] - 1), columns)
         self.buffer[self.program, :, pl.ds(place, columns)] = block.astype(self.buffer.dtype)
 
-    def get(self, u: Array, columns: int) -> Array:
-        """Load columns stored by `put`, or by `put_skewed`."""
-        place = pl.multiple_of(u & (self.buffer.shape[2] - 1), columns)
-        return self.buffer[self.program, :, pl.ds(place, columns)]
-
-    def get_skewed(self, u: Array, columns: int, slope: int = -1) -> Array:
-        """Load `tile[r, c]` from the column of distance `u + c + slope * r`."""
-        return self.buffer[self._skewed(u, columns, slope)].astype(jnp.float32)
-
-    def put_skewed(self, u: Array, tile: Array) -> None:
-        """Store `tile[r, c]` to the column of distance `u + c - r`."""
-        self.buffer[self._skewed(u, tile.shape[1], -1)] = tile.astype(self.buffer.dtype)
-
-    def _skewed(self, u: Array, columns: int, slope: int):
-        _, rows, width = self.buffer.shape
+    def get(self, place: Array, columns: int, slope: int) -> Array:
+        """Load `tile[r, c]` from the place `place + c + slope * r`."""
+        rows, width = self.buffer.shape[1:]
         r = along(0, rows)
-        place = (u + slope * r + along(1, columns)) & (width - 1)
-        return self.program, jnp.broadcast_to(r, place.shape), place
+        place = (place + slope * r + along(1, columns)) & (width - 1)
+        return self.buffer[self.program, jnp.broadcast_to(r, place.shape), place]
 
 
 def fill(x: Operands, ring: Ring, at: Place, q: Array, u: Array, columns: int) -> None:
