@@ -1,9 +1,13 @@
 """The gradient of the queries: a program for each block of them, as in the forward kernel.
 
-The term's part is `dq[r] += sum_u dR[r, u] E[u]`, where `dR` holds the scores' gradients by distance
-instead of by key. They go through a second ring, whose columns are keys: stored as they are,
-loaded skewed. After tile j of a run, the first `columns` distances of its tile are complete: what
-other keys they need lies in earlier tiles. The rest follows at the end of the run.
+The term's part is `dq[r] += sum_u dR[r, u] E[u]`, where `dR` holds the scores' gradients by
+distance instead of by key. They go through a second ring, whose columns are keys: stored as they
+are, loaded skewed. After tile j of a run, the first `columns` distances of its tile are complete:
+what other keys they need lies in earlier tiles. The rest follows at the end of the run.
+
+Each tile has two barriers, one between its store to either ring and its load from it. So a store
+of tile j + 1 to one ring is apart from the load of tile j by the barrier of the other, or of the
+same ring; only the step of tile j + 1 comes without one, for which the first ring has room.
 """
 
 from functools import partial

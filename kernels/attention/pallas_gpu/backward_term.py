@@ -96,7 +96,9 @@ def _kernel(
     for_each_item(items, programs, item)
 
 
-def _run(plan, x: Operands, g: Gradients, rings, at: Place, own: Entries, masked, first, stop, carry):
+def _run(
+    plan, x: Operands, g: Gradients, rings, at: Place, own: Entries, masked, first, stop, carry
+):
     rows = plan.blocks.backward_term.rows
 
     def one(i, carry: Entries) -> Entries:

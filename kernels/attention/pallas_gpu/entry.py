@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from kernels.attention.pallas_gpu.backward_kv import backward_kv
@@ -38,14 +39,34 @@ def pallas_gpu(
         NotImplementedError: positions are given; the term isn't one of the distance alone, or adds
             to the values; dim is above `LARGEST_DIM`; or a dtype is none of `DTYPES`.
     """
-    dim = q.shape[3]
-    chosen = blocks(max(16, 1 << (dim - 1).bit_length()), q.dtype, term is not None)
+    holds = _said(term, np.zeros(1, np.int32))
+    chosen = blocks(_width(q), q.dtype, holds.embeddings is not None)
     return attend(chosen, q, k, v, pattern, term, q_at, k_at)
 
 
-def blocks(dim: int, dtype, term: bool) -> KernelBlocks:
-    """Return the blocks for a head dimension, a power of 2."""
-    return KernelBlocks(*[Blocks(64, 64)] * 4)
+def blocks(dim: int, dtype, ringed: bool) -> KernelBlocks:
+    """Return the blocks for a head dimension, a power of 2, with or without rings.
+
+    They are what compiles for compute capability 8.0 and 9.0 with no or few spilled registers.
+    A kernel with rings has 1 stage: with more, Triton loads what a later iteration needs ahead of
+    the barriers, the ring's places among it.
+    """
+    if ringed:
+        if dtype == jnp.float32:
+            small = Blocks(32, 32, warps=8, stages=1)
+            return KernelBlocks(small, small, small, small)
+        if dim > 64:
+            kv = Blocks(32, 64, warps=8, stages=1)
+            return KernelBlocks(Blocks(64, 64, warps=8, stages=1), kv, kv, kv)
+        square, kv = Blocks(64, 64, warps=4, stages=1), Blocks(32, 64, warps=4, stages=1)
+        return KernelBlocks(square, square, kv, kv)
+    term = Blocks(32, 64 if dim <= 64 else 32, warps=4, stages=1)
+    if dtype == jnp.float32:
+        small = Blocks(32, 32, warps=4, stages=2)
+        return KernelBlocks(Blocks(64, 32, warps=8, stages=2), small, small, term)
+    wide = Blocks(128, 64, warps=8, stages=2)
+    kv = Blocks(64, 128 if dim <= 64 else 64, warps=8, stages=2)
+    return KernelBlocks(wide, wide, kv, term)
 
 
 def attend(
@@ -62,28 +83,38 @@ def attend(
     _check(q, k, v, q_at)
     batch, q_len, dim = q.shape[0], q.shape[2], q.shape[3]
     plan = Plan(pattern, q_len, k.shape[2], chosen)
-    entries = Entries()
-    if term is not None:
-        said = term.by_distance(distances(plan))
-        if said is None or said.values is not None:
-            raise NotImplementedError(
-                f"pallas_gpu serves terms of the distance that add to scores alone, "
-                f"which {type(term).__name__} is not"
-            )
-        entries = said
+    entries = _said(term, distances(plan))
     segments = None
     if q_at.segments is not None and k_at.segments is not None:
         segments = (
             _pad(jnp.broadcast_to(q_at.segments, (batch, q_len)), 1, plan.q_padded),
             _pad(jnp.broadcast_to(k_at.segments, (batch, plan.k_len)), 1, plan.k_padded),
         )
-    width = max(16, 1 << (dim - 1).bit_length())
+    width = _width(q)
     q = _pad(_pad(q, 3, width), 2, plan.q_padded)
     k, v = (_pad(_pad(x, 3, width), 2, plan.k_padded) for x in (k, v))
     if entries.embeddings is not None:
         entries = entries._replace(embeddings=_pad(entries.embeddings, 2, width))
     out, lse = _core(plan, q, k, v, entries, segments)  # pyright: ignore
     return out[:, :, :q_len, :dim], lse[:, :, :q_len]
+
+
+def _width(q: Array) -> int:
+    """Return the dim that Triton takes: a power of 2 that fills a tensor core."""
+    return max(16, 1 << (q.shape[3] - 1).bit_length())
+
+
+def _said(term: Term | None, distances: np.ndarray) -> Entries:
+    """Return what a term says of distances, or refuse it."""
+    if term is None:
+        return Entries()
+    said = term.by_distance(distances)
+    if said is None or said.values is not None:
+        raise NotImplementedError(
+            f"pallas_gpu serves terms of the distance that add to scores alone, "
+            f"which {type(term).__name__} is not"
+        )
+    return said
 
 
 def _check(q: Array, k: Array, v: Array, q_at: Places) -> None:

@@ -52,7 +52,9 @@ def forward(plan: Plan, x: Operands) -> tuple[Array, Array]:
     return out, lse
 
 
-def _kernel(plan: Plan, items: int, programs: int, x: Operands, schedule: Schedule, out, lse, buffer=None) -> None:
+def _kernel(
+    plan: Plan, items: int, programs: int, x: Operands, schedule: Schedule, out, lse, buffer=None
+) -> None:
     _, heads, q_padded, dim = x.q.shape
     group = heads // x.k.shape[1]
     rows = plan.blocks.forward.rows
@@ -77,7 +79,9 @@ def _kernel(plan: Plan, items: int, programs: int, x: Operands, schedule: Schedu
     for_each_item(items, programs, item)
 
 
-def _run(plan: Plan, x: Operands, ring: Ring | None, at: Place, q, masked: bool, first, stop, carry):
+def _run(
+    plan: Plan, x: Operands, ring: Ring | None, at: Place, q, masked: bool, first, stop, carry
+):
     blocks = plan.blocks.forward
     start_run(plan, blocks, x, ring, at._replace(column=first * blocks.columns), q)
 

@@ -1,4 +1,4 @@
-"""What is known of a call while compiling: sizes, blocks, live tiles, and which distances matter."""
+"""What is known of a call while compiling: sizes, blocks, live tiles, distances that matter."""
 
 from functools import lru_cache
 from typing import NamedTuple

@@ -1,8 +1,9 @@
 """Scores of the tiles of a run of keys, for the kernels whose programs are blocks of queries.
 
-Along a run each tile adds one step of distances to the ring. Two tiles are at most one barrier
-apart: while a thread still loads tile j, another may store the step of tile j + 1, which the
-ring has room for; the step of tile j + 2 comes after the barrier of tile j + 1.
+Along a run each tile stores one step of distances to the ring, meets at a barrier, and loads.
+While a thread still loads for tile j, another may store the step of tile j + 1: the ring has room
+for it beside all that tile j needs. The step of tile j + 2, which may fall on places of tile j,
+comes after the barrier of tile j + 1, so after the loads of tile j.
 """
 
 import jax.numpy as jnp

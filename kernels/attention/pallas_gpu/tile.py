@@ -3,17 +3,17 @@
 The ring turns scores by distance into scores by key, which Triton can't do in registers (it has no
 gather). A program owns a small buffer in global memory, which stays in the L2 cache: it stores
 `R = Q E^T` there, row by row, and loads it back at computed addresses. With `u` counting distances
-from the largest down, a tile's pair (r, c) needs `R[r, u]` at `u = start + rows - 1 - r + c`: a tile
-needs `rows + columns - 1` distances, and the next tile of a run the same but for `columns`. So the
+from the largest down, a tile's pair (r, c) needs `R[r, u]` at `u = start + rows - 1 - r + c`: a
+tile needs `rows + columns - 1` distances, the next tile of a run the same but for `columns`. So the
 ring's columns are `u` modulo its width, and each tile adds only what the tile before lacks.
 
 Barriers order the threads of one program: every thread's stores before a barrier are seen by every
-thread's loads after it, and loads before it come before stores after it.
+thread's loads after it, and loads before it come before stores after it. That holds if the compiler
+leaves loads where they are, so these kernels are compiled without pipelining (one stage).
 """
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental import pallas as pl
