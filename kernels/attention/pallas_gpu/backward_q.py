@@ -5,9 +5,9 @@ distance instead of by key. They go through a second ring, whose columns are key
 are, loaded skewed. After tile j of a run, the first `columns` distances of its tile are complete:
 what other keys they need lies in earlier tiles. The rest follows at the end of the run.
 
-Each tile has two barriers, one between its store to either ring and its load from it. So a store
-of tile j + 1 to one ring is apart from the load of tile j by the barrier of the other, or of the
-same ring; only the step of tile j + 1 comes without one, for which the first ring has room.
+Each tile meets at two barriers, one between its store to either ring and its load from it. The two
+rings take turns, so the next store to a ring comes after the barrier of the other one, and with
+that after all loads for this tile.
 """
 
 from functools import partial
@@ -28,12 +28,12 @@ from kernels.attention.pallas_gpu.tile import (
     along,
     compiler,
     dot,
+    entries_of,
     for_each_item,
     for_each_run,
     grid,
     interpreted,
     start_of,
-    table,
     wait,
 )
 
@@ -41,7 +41,7 @@ from kernels.attention.pallas_gpu.tile import (
 def backward_q(plan: Plan, x: Operands, g: Gradients) -> Array:
     """Return the gradient of q, in its dtype.
 
-    With embeddings it needs two buffers of `PROGRAMS * rows * ring` numbers of that dtype at most.
+    With embeddings it needs two buffers of `PROGRAMS * rows * band` numbers of that dtype at most.
     """
     batch, heads, q_padded, _ = x.q.shape
     blocks = plan.blocks.backward_q
@@ -49,7 +49,7 @@ def backward_q(plan: Plan, x: Operands, g: Gradients) -> Array:
     programs = grid(items, ringed=x.embeddings is not None)
     shapes = [jax.ShapeDtypeStruct(x.q.shape, x.q.dtype)]
     if x.embeddings is not None:
-        shapes += [jax.ShapeDtypeStruct((programs, blocks.rows, blocks.ring), x.q.dtype)] * 2
+        shapes += [jax.ShapeDtypeStruct((programs, blocks.rows, blocks.band), x.q.dtype)] * 2
     return pl.pallas_call(
         partial(_kernel, plan, items, programs),
         out_shape=shapes,
@@ -89,14 +89,14 @@ def _run(plan: Plan, x: Operands, rings, at: Place, q, g: Gradients, masked, fir
     k_from, k_to = first * blocks.columns, stop * blocks.columns
     start_run(plan, blocks, x, ring, at._replace(column=k_from), q)
 
-    def add_term(u, columns: int, dq):
+    def add_term(to: Ring, u, columns: int, dq):
         """Add the part of the distances from `u` on, of the keys of this run up to now."""
         key = at.row + u + (listed(plan)[0] - plan.q_padded + 1)
         keys = key + along(0, blocks.rows) + along(1, columns)
-        d_band = d_ring.get(key, columns, slope=1)
+        d_band = to.get(key, columns, slope=1)
         inside = (keys >= k_from) & (keys < k_to)
         d_band = jnp.where(inside, d_band, jnp.zeros_like(d_band))
-        return dq + dot(d_band, x.embeddings[table(x.embeddings, at), pl.ds(u, columns), :])
+        return dq + dot(d_band, entries_of(x.embeddings, at, u, columns))
 
     def one(j, dq):
         here = at._replace(column=j * blocks.columns)
@@ -110,12 +110,12 @@ def _run(plan: Plan, x: Operands, rings, at: Place, q, g: Gradients, masked, fir
         if d_ring is not None:
             d_ring.put(here.column, d_scores)
             wait()
-            dq = add_term(start_of(plan, blocks, here), blocks.columns, dq)
+            dq = add_term(d_ring, start_of(plan, blocks, here), blocks.columns, dq)
         return dq
 
     dq = lax.fori_loop(first, stop, one, dq)
     if d_ring is not None:
         rest = start_of(plan, blocks, at._replace(column=k_to))
         for step in range(0, blocks.rows, blocks.chunk):
-            dq = add_term(rest + step, blocks.chunk, dq)
+            dq = add_term(d_ring, rest + step, blocks.chunk, dq)
     return dq

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from kernels.attention.pallas_gpu.plan import Plan, Schedule, listed, term_schedule
 from kernels.attention.pallas_gpu.tile import (
@@ -24,11 +23,11 @@ from kernels.attention.pallas_gpu.tile import (
     along,
     compiler,
     dot,
+    entries_of,
     for_each_item,
     for_each_run,
     grid,
     interpreted,
-    table,
     wait,
 )
 from kernels.attention.term import Entries
@@ -39,15 +38,14 @@ def backward_term(plan: Plan, x: Operands, g: Gradients) -> Entries:
 
     It needs two buffers of `PROGRAMS * rows * band` numbers of the dtype of q at most.
     """
-    heads, dim = x.q.shape[1], x.q.shape[3]
+    heads = x.q.shape[1]
     first, last = listed(plan)
     blocks = plan.blocks.backward_term
     items = heads * ((last - first) // blocks.columns)
     programs = grid(items, ringed=True)
-    f32 = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
-    gradients = Entries(
-        None if x.embeddings is None else f32((heads, last - first, dim)),
-        None if x.bias is None else f32((heads, last - first)),
+    gradients = jax.tree.map(
+        lambda e: jax.ShapeDtypeStruct((heads, *e.shape[1:]), jnp.float32),
+        Entries(x.embeddings, x.bias),
     )
     ring = jax.ShapeDtypeStruct((programs, blocks.rows, blocks.band), x.q.dtype)
     return pl.pallas_call(
@@ -75,8 +73,10 @@ def _kernel(
         here = pl.ds(e * columns, columns)
         at = Place(jnp.int32(0), h, lax.div(h, heads // x.k.shape[1]), jnp.int32(0), e * columns)
         own = Entries(
-            None if x.embeddings is None else x.embeddings[table(x.embeddings, at), here, :],
-            None if x.bias is None else x.bias[table(x.bias, at), here],
+            *(
+                None if entries is None else entries_of(entries, at, e * columns, columns)
+                for entries in (x.embeddings, x.bias)
+            )
         )
 
         def one_row(b, carry):
@@ -88,10 +88,9 @@ def _kernel(
             None if own.bias is None else jnp.zeros((columns,), jnp.float32),
         )
         total = lax.fori_loop(0, batch, one_row, zero)
-        if total.embeddings is not None:
-            d_entries.embeddings[h, here, :] = total.embeddings
-        if total.bias is not None:
-            d_entries.bias[h, here] = total.bias
+        for gradient, sums in zip(d_entries, total, strict=True):
+            if gradient is not None:
+                gradient[h, here] = sums
 
     for_each_item(items, programs, item)
 
@@ -153,7 +152,7 @@ def _allowed(plan: Plan, x: Operands, at: Place, masked: bool) -> Array | None:
         seen = plan.pattern.allows(plan.offset + q_index, k_index) & there
     if x.q_segments is not None and x.k_segments is not None:
         ours = x.q_segments[at.batch, pl.ds(at.row, blocks.rows)][None]
-        theirs = x.k_segments.at[at.batch, jnp.clip(k_index, 0, plan.k_len - 1)]
-        same = ours == plgpu.load(theirs)
+        theirs = x.k_segments[at.batch, jnp.clip(k_index, 0, plan.k_len - 1)]
+        same = ours == theirs
         seen = same if seen is None else seen & same
     return seen

@@ -138,11 +138,16 @@ def bias_of(plan: Plan, blocks: Blocks, x: Operands, at: Place, turned: bool) ->
     u = start_of(plan, blocks, at) + blocks.rows - 1
     u = u - along(int(turned), blocks.rows) + along(int(not turned), blocks.columns)
     assert x.bias is not None
-    return plgpu.load(x.bias.at[table(x.bias, at), u])
+    return x.bias[_table(x.bias, at), u]
 
 
-def table(entries: Array, at: Place):
-    """Return which of the tables is this head's."""
+def entries_of(entries: Array | None, at: Place, u: Array, count: int) -> Array:
+    """Return what this head's table holds of `count` distances from `u` on."""
+    assert entries is not None
+    return entries[_table(entries, at), pl.ds(u, count)]
+
+
+def _table(entries: Array, at: Place):
     return at.head if entries.shape[0] > 1 else 0
 
 
@@ -168,9 +173,7 @@ class Ring(NamedTuple):
 
 def fill(x: Operands, ring: Ring, at: Place, q: Array, u: Array, columns: int) -> None:
     """Store `Q E^T` for the distances from `u` on."""
-    assert x.embeddings is not None
-    e = x.embeddings[table(x.embeddings, at), pl.ds(u, columns), :]
-    ring.put(u, dot(q, e, (1, 1)))
+    ring.put(u, dot(q, entries_of(x.embeddings, at, u, columns), (1, 1)))
 
 
 def grid(items: int, ringed: bool) -> int:
