@@ -9,7 +9,8 @@ import pytest
 
 from kernels.attention import IMPLEMENTATIONS, Entries, Places, attention
 from kernels.attention.pallas_gpu import pallas_gpu
-from kernels.attention.pallas_gpu.entry import attend, blocks
+from kernels.attention.pallas_gpu.blocks import blocks
+from kernels.attention.pallas_gpu.entry import attend
 from kernels.attention.pallas_gpu.plan import (
     Blocks,
     KernelBlocks,
@@ -214,16 +215,17 @@ def test_lowers_for_gpus(pattern):
         assert f"attention_{kernel}" in text
 
 
-@pytest.mark.parametrize("ringed", [False, True])
+@pytest.mark.parametrize("holds", ["", "bias", "embeddings", "bias embeddings"])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("dim", [16, 32, 64, 128])
-def test_blocks_are_what_kernels_need(dim, dtype, ringed):
-    for chosen in blocks(dim, dtype, ringed):
-        for size in (chosen.rows, chosen.columns):
+def test_blocks_are_what_kernels_need(dim, dtype, holds):
+    chosen = blocks(dim, dtype, Entries(**{name: jnp.zeros(1) for name in holds.split()}))
+    for kernel in chosen:
+        for size in kernel[:2]:
             assert size >= 16
             assert size & (size - 1) == 0
-        assert chosen.stages == 1 or not ringed
-    assert blocks(dim, dtype, ringed).backward_term.stages == 1
+        assert kernel.stages == 1 or "embeddings" not in holds
+    assert chosen.backward_term.stages == 1 or not holds
 
 
 def test_refuses_what_it_does_not_serve(serve):

@@ -10,8 +10,9 @@ from jax import Array
 from kernels.attention.pallas_gpu.backward_kv import backward_kv
 from kernels.attention.pallas_gpu.backward_q import backward_q
 from kernels.attention.pallas_gpu.backward_term import backward_term
+from kernels.attention.pallas_gpu.blocks import blocks
 from kernels.attention.pallas_gpu.forward import forward
-from kernels.attention.pallas_gpu.plan import Blocks, KernelBlocks, Plan, distances
+from kernels.attention.pallas_gpu.plan import KernelBlocks, Plan, distances
 from kernels.attention.pallas_gpu.tile import Gradients, Operands
 from kernels.attention.places import Places
 from kernels.attention.saved import saved
@@ -39,34 +40,9 @@ def pallas_gpu(
         NotImplementedError: positions are given; the term isn't one of the distance alone, or adds
             to the values; dim is above `LARGEST_DIM`; or a dtype is none of `DTYPES`.
     """
-    holds = _said(term, np.zeros(1, np.int32))
-    chosen = blocks(_width(q), q.dtype, holds.embeddings is not None)
+    _check(q, k, v, q_at)
+    chosen = blocks(_width(q), q.dtype, _said(term, np.zeros(1, np.int32)))
     return attend(chosen, q, k, v, pattern, term, q_at, k_at)
-
-
-def blocks(dim: int, dtype, ringed: bool) -> KernelBlocks:
-    """Return the blocks for a head dimension, a power of 2, with or without rings.
-
-    They are what compiles for compute capability 8.0 and 9.0 with no or few spilled registers.
-    A kernel with rings has 1 stage: with more, Triton loads what a later iteration needs ahead of
-    the barriers, the ring's places among it.
-    """
-    if ringed:
-        if dtype == jnp.float32:
-            small = Blocks(32, 32, warps=8, stages=1)
-            return KernelBlocks(small, small, small, small)
-        if dim > 64:
-            kv = Blocks(32, 64, warps=8, stages=1)
-            return KernelBlocks(Blocks(64, 64, warps=8, stages=1), kv, kv, kv)
-        square, kv = Blocks(64, 64, warps=4, stages=1), Blocks(32, 64, warps=4, stages=1)
-        return KernelBlocks(square, square, kv, kv)
-    term = Blocks(32, 64 if dim <= 64 else 32, warps=4, stages=1)
-    if dtype == jnp.float32:
-        small = Blocks(32, 32, warps=4, stages=2)
-        return KernelBlocks(Blocks(64, 32, warps=8, stages=2), small, small, term)
-    wide = Blocks(128, 64, warps=8, stages=2)
-    kv = Blocks(64, 128 if dim <= 64 else 64, warps=8, stages=2)
-    return KernelBlocks(wide, wide, kv, term)
 
 
 def attend(
