@@ -10,7 +10,6 @@ import pytest
 from kernels.attention import IMPLEMENTATIONS, Entries, Places, attention
 from kernels.attention.pallas_gpu import pallas_gpu
 from kernels.attention.pallas_gpu.blocks import blocks
-from kernels.attention.pallas_gpu.entry import attend
 from kernels.attention.pallas_gpu.plan import (
     Blocks,
     KernelBlocks,
@@ -66,7 +65,7 @@ def serve(monkeypatch):
     """Return a function that has calls of "pallas_gpu" served with given blocks."""
 
     def with_blocks(chosen: KernelBlocks) -> str:
-        monkeypatch.setitem(IMPLEMENTATIONS, "pallas_gpu", partial(attend, chosen))
+        monkeypatch.setitem(IMPLEMENTATIONS, "pallas_gpu", partial(pallas_gpu, chosen=chosen))
         return "pallas_gpu"
 
     return with_blocks
@@ -105,7 +104,7 @@ def test_every_pattern_has_the_gradients_of_the_reference(pattern, serve):
 def test_patterns_equal_reference(pattern):
     inputs = arrays(Case(1, 2, 1, 57, 90, 16, pattern, (2, 150, -60)))
     term = Tables(inputs["entries"], -60)
-    ours = jax.jit(lambda q, k, v: attend(SQUARE, q, k, v, pattern, term, Places(), Places()))
+    ours = jax.jit(lambda q, k, v: pallas_gpu(q, k, v, pattern, term, Places(), Places(), SQUARE))
     out, lse = ours(inputs["q"] / 4, inputs["k"], inputs["v"])
     want, want_lse = attention(
         inputs["q"], inputs["k"], inputs["v"], pattern=pattern, term=term, return_lse=True,
@@ -240,6 +239,8 @@ def test_refuses_what_it_does_not_serve(serve):
     large = jnp.zeros((1, 2, 6, 256))
     with pytest.raises(NotImplementedError, match="up to 128, not 256"):
         call(large, large, large)
+    with building_for("tpu"), pytest.raises(NotImplementedError, match="not tpu"):
+        call(q, q, q)
     half = q.astype(jnp.float16)
     with pytest.raises(NotImplementedError, match="not float16"):
         call(half, half, half)

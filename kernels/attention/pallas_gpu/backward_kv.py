@@ -67,7 +67,10 @@ def _kernel(
 
     def item(index):
         j = lax.rem(index, column_blocks)
-        b, kv = lax.div(index, column_blocks * kv_heads), lax.rem(index // column_blocks, kv_heads)
+        b, kv = (
+            lax.div(index, column_blocks * kv_heads),
+            lax.rem(lax.div(index, column_blocks), kv_heads),
+        )
         here = (b, kv, pl.ds(j * columns, columns), slice(None))
         k, v = x.k[here], x.v[here]
 

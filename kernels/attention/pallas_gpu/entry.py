@@ -18,6 +18,7 @@ from kernels.attention.places import Places
 from kernels.attention.saved import saved
 from kernels.attention.spec import Pattern
 from kernels.attention.term import Entries, Term
+from kernels.platform import platform
 
 LARGEST_DIM = 128
 HUGE = 1e30
@@ -33,30 +34,20 @@ def pallas_gpu(
     term: Term | None,
     q_at: Places,
     k_at: Places,
+    chosen: KernelBlocks | None = None,
 ) -> tuple[Array, Array]:
     """Return (out, lse); see `kernels.attention.attention`. On a CPU kernels are interpreted.
 
+    `chosen` are the blocks to take instead of the default ones.
+
     Raises:
-        NotImplementedError: positions are given; the term isn't one of the distance alone, or adds
-            to the values; dim is above `LARGEST_DIM`; or a dtype is none of `DTYPES`.
+        NotImplementedError: the device is no GPU and no CPU; positions are given; the term isn't
+            one of the distance alone, or adds to the values; dim is above `LARGEST_DIM`; or a dtype
+            is none of `DTYPES`.
     """
     _check(q, k, v, q_at)
-    chosen = blocks(_width(q), q.dtype, _said(term, np.zeros(1, np.int32)))
-    return attend(chosen, q, k, v, pattern, term, q_at, k_at)
-
-
-def attend(
-    chosen: KernelBlocks,
-    q: Array,
-    k: Array,
-    v: Array,
-    pattern: Pattern,
-    term: Term | None,
-    q_at: Places,
-    k_at: Places,
-) -> tuple[Array, Array]:
-    """Return `pallas_gpu` with these blocks."""
-    _check(q, k, v, q_at)
+    if chosen is None:
+        chosen = blocks(_width(q), q.dtype, _said(term, np.zeros(1, np.int32)))
     batch, q_len, dim = q.shape[0], q.shape[2], q.shape[3]
     plan = Plan(pattern, q_len, k.shape[2], chosen)
     entries = _said(term, distances(plan))
@@ -94,6 +85,8 @@ def _said(term: Term | None, distances: np.ndarray) -> Entries:
 
 
 def _check(q: Array, k: Array, v: Array, q_at: Places) -> None:
+    if platform() not in ("cpu", "gpu"):
+        raise NotImplementedError(f"pallas_gpu serves GPUs, and CPUs to test it, not {platform()}")
     if q_at.positions is not None:
         raise NotImplementedError("pallas_gpu serves consecutive positions only, not given ones")
     if q.shape[3] > LARGEST_DIM:
