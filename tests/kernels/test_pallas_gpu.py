@@ -187,7 +187,8 @@ def test_tiles_hold_each_allowed_pair_once(pattern, chosen):
     check_tiles(*shape[:, :70, :100])
     shape[:] = 0
     blocks = chosen.backward_term
-    tiles = pairs(term_schedule(plan, blocks), blocks.columns, blocks.rows)
+    of_parts = pairs(term_schedule(plan, blocks, 2), blocks.columns, blocks.rows)
+    tiles = of_parts.reshape(2, 2, -1, of_parts.shape[2]).sum(axis=1)
     u, row = np.ogrid[: tiles.shape[1], : tiles.shape[2]]
     column = plan.offset + row - distances(plan)[u]
     there = (column >= 0) & (column < 100) & (row < 70)

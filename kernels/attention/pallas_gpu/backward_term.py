@@ -3,7 +3,8 @@
 Its tiles are queries against distances, with a row for each distance. There the term's product
 `E Q^T` is plain, and what is skewed is `Q K^T` and `dO V^T`: the pair of query r and distance t
 is about the key `first + 1 + r + t`. They go through two rings. A program adds up its block over
-batch rows and blocks of queries in a fixed order, so no two programs write to one place.
+batch rows and blocks of queries in a fixed order, so no two programs write to one place. Where
+distances are few, as in a window, queries are cut in parts, whose gradients are added at the end.
 """
 
 from functools import partial
@@ -32,30 +33,37 @@ from kernels.attention.pallas_gpu.tile import (
 )
 from kernels.attention.term import Entries
 
+ENOUGH = 512
+"""How many programs keep any GPU busy."""
+
 
 def backward_term(plan: Plan, x: Operands, g: Gradients) -> Entries:
     """Return the float32 gradient of each head's entries.
 
-    It needs two buffers of `PROGRAMS * rows * band` numbers of the dtype of q at most.
+    It needs two buffers of `PROGRAMS * rows * band` numbers of the dtype of q at most, and its
+    result once for each part.
     """
-    heads = x.q.shape[1]
+    heads, q_padded = x.q.shape[1:3]
     first, last = listed(plan)
     blocks = plan.blocks.backward_term
-    items = heads * ((last - first) // blocks.columns)
+    of_one_part = heads * ((last - first) // blocks.columns)
+    parts = max(1, min(q_padded // blocks.rows, ENOUGH // of_one_part))
+    items = parts * of_one_part
     programs = grid(items, ringed=True)
     gradients = jax.tree.map(
-        lambda e: jax.ShapeDtypeStruct((heads, *e.shape[1:]), jnp.float32),
+        lambda e: jax.ShapeDtypeStruct((parts, heads, *e.shape[1:]), jnp.float32),
         Entries(x.embeddings, x.bias),
     )
     ring = jax.ShapeDtypeStruct((programs, blocks.rows, blocks.band), x.q.dtype)
-    return pl.pallas_call(
+    gradients, *_ = pl.pallas_call(
         partial(_kernel, plan, items, programs),
         out_shape=(gradients, ring, ring),
         grid=(programs,),
         compiler_params=compiler(blocks),
         interpret=interpreted(),
         name="attention_backward_term",
-    )(x, g, term_schedule(plan, blocks))[0]
+    )(x, g, term_schedule(plan, blocks, parts))
+    return jax.tree.map(lambda part: part.sum(axis=0), gradients)
 
 
 def _kernel(
@@ -69,7 +77,8 @@ def _kernel(
     rings = tuple(Ring(buffer, pl.program_id(0)) for buffer in buffers)
 
     def item(index):
-        e, h = lax.rem(index, distance_blocks), lax.div(index, distance_blocks)
+        e = distance_blocks - 1 - lax.rem(index, distance_blocks)
+        part, h = (op(lax.div(index, distance_blocks), heads) for op in (lax.div, lax.rem))
         here = pl.ds(e * columns, columns)
         at = Place(jnp.int32(0), h, lax.div(h, heads // x.k.shape[1]), jnp.int32(0), e * columns)
         own = Entries(
@@ -81,7 +90,7 @@ def _kernel(
 
         def one_row(b, carry):
             run = partial(_run, plan, x, g, rings, at._replace(batch=b), own)
-            return for_each_run(schedule, e, run, carry)
+            return for_each_run(schedule, part * distance_blocks + e, run, carry)
 
         zero = Entries(
             None if own.embeddings is None else jnp.zeros((columns, dim), jnp.float32),
@@ -90,7 +99,7 @@ def _kernel(
         total = lax.fori_loop(0, batch, one_row, zero)
         for gradient, sums in zip(d_entries, total, strict=True):
             if gradient is not None:
-                gradient[h, here] = sums
+                gradient[part, h, here] = sums
 
     for_each_item(items, programs, item)
 

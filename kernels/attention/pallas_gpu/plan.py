@@ -146,8 +146,8 @@ def column_schedule(plan: Plan, blocks: Blocks) -> Schedule:
 
 
 @lru_cache(maxsize=64)
-def term_schedule(plan: Plan, blocks: Blocks) -> Schedule:
-    """Return, for each block of the listed distances, runs of blocks of queries.
+def term_schedule(plan: Plan, blocks: Blocks, parts: int) -> Schedule:
+    """Return, for each part of the queries and each block of the listed distances, runs of blocks.
 
     A tile of queries and distances covers keys in the shape of a parallelogram; it is what the
     tile map says of the rectangle around that.
@@ -167,7 +167,9 @@ def term_schedule(plan: Plan, blocks: Blocks) -> Schedule:
         Tile.FULL,
         np.where((seen != Tile.SKIP).any(axis=2), Tile.PARTIAL, Tile.SKIP),
     )
-    return _schedule(tiles.T)
+    part = np.arange(blocks_of_rows) * parts // blocks_of_rows
+    of_part = [np.where(part == p, tiles.T, Tile.SKIP) for p in range(parts)]
+    return _schedule(np.concatenate(of_part))
 
 
 @lru_cache(maxsize=64)
