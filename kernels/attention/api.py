@@ -7,6 +7,7 @@ from jaxtyping import Float
 
 from kernels.attention.blockwise import blockwise
 from kernels.attention.decode import decode
+from kernels.attention.pallas_gpu import pallas_gpu
 from kernels.attention.pallas_tpu import pallas_tpu
 from kernels.attention.places import Places
 from kernels.attention.reference import reference
@@ -21,12 +22,13 @@ IMPLEMENTATIONS: dict[str, Callable[..., tuple[Array, Array]]] = {
     "row_blocks": row_blocks,
     "decode": decode,
     "pallas_tpu": pallas_tpu,
+    "pallas_gpu": pallas_gpu,
 }
 
 PREFERRED = {
     "cpu": ("decode", "row_blocks", "blockwise"),
     "tpu": ("decode", "pallas_tpu", "blockwise"),
-    "gpu": ("decode", "blockwise"),
+    "gpu": ("decode", "pallas_gpu", "blockwise"),
 }
 """Implementations to try, best first, by platform."""
 

@@ -75,49 +75,24 @@ def backward(plan: Plan, steps: Array, inputs: Inputs, given: Given) -> Gradient
 
     That axis is 1, summed over the batch, unless query heads share keys.
     """
-    batch, heads, _, dim = inputs.q.shape
-    kv_heads, k_len = inputs.k.shape[1:3]
-    group = heads // kv_heads
-    f32, size, lanes = partial(pltpu.VMEM, dtype=jnp.float32), plan.size, plan.lanes
-    band, segmented = band_of(plan, inputs), inputs.segments is not None
-
-    def of_keys(kv, b, g, t, steps):
-        return b, kv, 0, 0
-
-    def of_entries(kv, b, g, t, steps):
-        return b if group > 1 else 0, kv * group + g, 0, 0
-
-    keys = jax.ShapeDtypeStruct((batch, kv_heads, k_len, dim), jnp.float32)
-    entries = _entry_shapes(plan, inputs, batch if group > 1 else 1)
-    shapes = Gradients(
-        q=jax.ShapeDtypeStruct(inputs.q.shape, jnp.float32), k=keys, v=keys, entries=entries
-    )
-    resident = partial(pl.BlockSpec, index_map=of_keys)
-    specs = Gradients(
-        q=query_spec(plan, inputs),
-        k=resident((None, None, k_len, dim)),
-        v=resident((None, None, k_len, dim)),
-        entries=jax.tree.map(
-            lambda x: pl.BlockSpec((None, None, *x.shape[2:]), of_entries), entries
-        ),
-    )
+    band, size, f32 = band_of(plan, inputs), plan.size, partial(pltpu.VMEM, dtype=jnp.float32)
+    segments = pltpu.VMEM((size, plan.lanes), jnp.int32) if inputs.segments else None
+    row = row_spec(plan, inputs)
+    shapes = _shapes(plan, inputs)
     return pl.pallas_call(
         partial(_kernel, plan, band, inputs.q.shape[2] // size),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
             grid=grid(inputs, steps.shape[0] - 2),
-            in_specs=[
-                input_specs(plan, inputs),
-                Given(query_spec(plan, inputs), row_spec(plan, inputs), row_spec(plan, inputs)),
-            ],
-            out_specs=[specs],
+            in_specs=[input_specs(plan, inputs), Given(query_spec(plan, inputs), row, row)],
+            out_specs=[_specs(plan, inputs, shapes)],
             scratch_shapes=[
                 Scratch(
-                    lse=f32((size, lanes)),
-                    delta=f32((size, lanes)),
+                    lse=f32((size, plan.lanes)),
+                    delta=f32((size, plan.lanes)),
                     carry=band.carry() if band else None,
                     rest=band.carry() if band else None,
-                    q_segments=pltpu.VMEM((size, lanes), jnp.int32) if segmented else None,
+                    q_segments=segments,
                 )
             ],
         ),
@@ -132,16 +107,35 @@ def backward(plan: Plan, steps: Array, inputs: Inputs, given: Given) -> Gradient
     )(steps, inputs, given)[0]
 
 
-def _entry_shapes(plan: Plan, inputs: Inputs, rows: int) -> Any:
-    heads, dim, entries = inputs.q.shape[1], inputs.q.shape[3], inputs.right
-    tiles = (inputs.q.shape[2] + inputs.k.shape[2]) // plan.size
+def _shapes(plan: Plan, inputs: Inputs) -> Gradients:
+    batch, heads, q_len, dim = inputs.q.shape
     shape = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
+    rows = 1 if heads == inputs.k.shape[1] else batch
+    tiles = (q_len + inputs.k.shape[2]) // plan.size
     embeddings = bias = None
-    if entries.embeddings is not None:
+    if inputs.right.embeddings is not None:
         embeddings = shape((rows, heads, tiles * plan.size, dim))
-    if entries.bias is not None:
+    if inputs.right.bias is not None:
         bias = shape((rows, heads, tiles, plan.size))
-    return Entries(embeddings, bias)  # pyright: ignore[reportArgumentType]
+    keys = shape(inputs.k.shape)
+    return Gradients(shape(inputs.q.shape), keys, keys, Entries(embeddings, bias))  # pyright: ignore[reportArgumentType]
+
+
+def _specs(plan: Plan, inputs: Inputs, shapes: Gradients) -> Gradients:
+    group = inputs.q.shape[1] // inputs.k.shape[1]
+
+    def of_keys(kv, b, g, t, steps):
+        return b, kv, 0, 0
+
+    def of_entries(kv, b, g, t, steps):
+        return b if group > 1 else 0, kv * group + g, 0, 0
+
+    def whole(index_map, x):
+        return pl.BlockSpec((None, None, *x.shape[2:]), index_map)
+
+    keys = whole(of_keys, shapes.k)
+    entries = jax.tree.map(partial(whole, of_entries), shapes.entries)
+    return Gradients(query_spec(plan, inputs), keys, keys, entries)
 
 
 def _cost(plan: Plan, tiles: int, inputs: Inputs) -> Cost:
