@@ -266,7 +266,7 @@ def test_a_fresh_state_is_a_fresh_start_and_a_grown_one_goes_on(name, record):
     close(record, rest, run(model, x)[0][:, 20:], 1e-5)
 
 
-def calls() -> list[tuple[str, str, bool]]:
+def calls() -> list[Any]:
     """Return (variant, implementation, positions given) for all that a kernel can tell apart."""
     found, known = [], set()
     for name, mixer in VARIANTS.items():
@@ -280,6 +280,8 @@ def calls() -> list[tuple[str, str, bool]]:
             continue
         known.add(what)
         found += [(name, "blockwise", False), (name, "row_blocks", False)]
+        for kernel in ("pallas_tpu", "pallas_gpu"):  # interpreted, which takes long to compile
+            found.append(pytest.param(name, kernel, False, marks=pytest.mark.slow))
         if mixer.pattern.prefix is not None:
             found.append((name, "decode", True))
         if mixer.pattern == Causal():  # a given position changes nothing else for a pattern
@@ -333,7 +335,8 @@ def test_every_implementation(name, implementation, explicit, record, monkeypatc
         (_, y), grads = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, h)
         return y, jax.tree_util.tree_leaves_with_path(grads)
 
-    if implementation == "row_blocks" and not by_distance_alone(name):
+    consecutive = implementation == "row_blocks" or implementation.startswith("pallas")
+    if consecutive and not by_distance_alone(name):
         with pytest.raises(NotImplementedError, match="terms of the distance that add to scores"):
             results(implementation)
         return
