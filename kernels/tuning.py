@@ -1,6 +1,7 @@
-"""Block sizes of the kernels: measured where somebody has run `scripts.tune`, else a rule of thumb.
+"""Block sizes of the kernels, measured by `scripts.tune`; without them a kernel has its own rule.
 
-The table beside this file holds `[rows, columns]` by device kind and by what `entry_name` returns.
+The table beside this file holds, by device kind and by what `entry_name` returns, `[rows, columns]`
+or null: nothing was faster than the kernel's rule of thumb.
 """
 
 import json
@@ -17,16 +18,29 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from kernels.platform import platform
+from kernels.platform import device_kind
 
 TABLE = Path(__file__).with_name("tuning.json")
-CANDIDATES = {
-    "pallas_tpu": ((128, 128), (256, 256), (512, 512), (1024, 1024)),
-    "pallas_gpu": ((32, 32), (64, 32), (64, 64), (64, 128), (128, 32), (128, 64), (128, 128)),
+CANDIDATES: dict[str, dict[str, tuple[tuple[int, int], ...]]] = {
+    "pallas_tpu": {"both": ((128, 128), (256, 256), (512, 512), (1024, 1024))},
+    "pallas_gpu": {
+        "forward": (
+            *((16, 32), (32, 32), (64, 32), (64, 64)),
+            *((64, 128), (128, 32), (128, 64), (128, 128)),
+        ),
+        "backward": (
+            *((16, 16), (16, 32), (32, 32), (32, 64)),
+            *((64, 32), (64, 64), (64, 128), (128, 64)),
+        ),
+    },
 }
-"""What the tuner tries, as (rows, columns), for each kernel."""
+"""What the tuner tries, as (rows, columns), for each way of each kernel.
 
-_forced: ContextVar[tuple["Blocks", bool] | None] = ContextVar("forced", default=None)
+A way is a pass, or "both" where one size serves both. The sizes of "backward" hold for all of its
+kernels.
+"""
+
+_forced: ContextVar[tuple["Blocks | None", str] | None] = ContextVar("forced", default=None)
 
 
 class Blocks(NamedTuple):
@@ -38,17 +52,10 @@ class Blocks(NamedTuple):
     """Keys."""
 
 
-def block_sizes(
-    kernel: str,
-    head_dim: int,
-    dtype: DTypeLike,
-    length: int,
-    *,
-    term: bool,
-    backward: bool = False,
-    device_kind: str | None = None,
-) -> Blocks:
-    """Return the block sizes to use; a kernel cuts them to its lengths itself.
+def measured(
+    kernel: str, head_dim: int, dtype: DTypeLike, length: int, *, term: bool, way: str
+) -> Blocks | None:
+    """Return the sizes that the tuner forces or the table holds; None: go by the rule of thumb.
 
     Ask outside of what is jitted and hand the answer in as a static argument: a trace that was kept
     does not ask again.
@@ -57,34 +64,25 @@ def block_sizes(
         kernel: "pallas_tpu" or "pallas_gpu".
         length: how many keys there are; the table goes by the next power of two.
         term: whether a term with a table is added to the scores.
-        device_kind: as JAX calls it; None is the device here, if the program is built for it.
+        way: one of the kernel's ways in `CANDIDATES`.
 
     Raises:
-        ValueError: no kernel has this name.
+        ValueError: no kernel has this name and this way.
     """
-    if kernel not in CANDIDATES:
-        raise ValueError(f"kernel is {kernel!r}; known are {', '.join(CANDIDATES)}")
+    if way not in CANDIDATES.get(kernel, ()):
+        known = ", ".join(f"{name} {way}" for name, ways in CANDIDATES.items() for way in ways)
+        raise ValueError(f"{kernel!r} {way!r} is not tuned; known are {known}")
     forced = _forced.get()
-    if forced is not None and forced[1] == backward:
+    if forced is not None and forced[1] == way:
         return forced[0]
-    if device_kind is None and platform() == jax.default_backend():
-        device_kind = jax.devices()[0].device_kind
-    name = entry_name(kernel, head_dim, dtype, length, term=term, backward=backward)
-    measured = load(TABLE).get(device_kind or "", {}).get(name)
-    return measured or _usual(kernel, head_dim, dtype, term)
-
-
-def _usual(kernel: str, head_dim: int, dtype: DTypeLike, term: bool) -> Blocks:
-    if kernel == "pallas_tpu":
-        size = 256 if term and jnp.dtype(dtype).itemsize > 2 else 512
-        return Blocks(size, size)
-    return Blocks(128 if head_dim <= 64 else 64, 64)
+    name = entry_name(kernel, head_dim, dtype, length, term=term, way=way)
+    return load(TABLE).get(device_kind(), {}).get(name)
 
 
 @contextmanager
-def forcing(blocks: Blocks, *, backward: bool = False) -> Iterator[None]:
-    """Give every kernel traced in the block these sizes, forward or backward: for the tuner."""
-    token = _forced.set((blocks, backward))
+def forcing(blocks: Blocks | None, *, way: str) -> Iterator[None]:
+    """Give every kernel traced in the block these sizes, or its rule of thumb: for the tuner."""
+    token = _forced.set((blocks, way))
     try:
         yield
     finally:
@@ -92,16 +90,17 @@ def forcing(blocks: Blocks, *, backward: bool = False) -> Iterator[None]:
 
 
 def time_candidates(
-    kernel: str, call: Callable[..., Any], inputs: Sequence, repeats: int, *, backward: bool
-) -> Iterator[tuple[Blocks, float | Exception]]:
+    kernel: str, call: Callable[..., Any], inputs: Sequence, repeats: int, *, way: str
+) -> Iterator[tuple[Blocks | None, float | Exception]]:
     """Yield each candidate's seconds, or why it failed: what does not fit the chip may raise.
 
-    `call(*inputs)` is compiled anew for each, with its sizes forced.
+    The first is None, the kernel's rule of thumb. `call(*inputs)` is compiled anew for each, with
+    its sizes forced.
     """
-    for blocks in (Blocks(*sizes) for sizes in CANDIDATES[kernel]):
+    for blocks in (None, *(Blocks(*sizes) for sizes in CANDIDATES[kernel][way])):
         jax.clear_caches()  # a trace that was kept inside would not ask for its sizes again
         try:
-            with forcing(blocks, backward=backward):
+            with forcing(blocks, way=way):
                 result = seconds(jax.jit(lambda *inputs: call(*inputs)), inputs, repeats)
         except Exception as error:  # each compiler has a type of its own
             result = error
@@ -120,17 +119,16 @@ def seconds(function: Callable[..., Any], inputs: Sequence, repeats: int) -> flo
 
 
 def entry_name(
-    kernel: str, head_dim: int, dtype: DTypeLike, length: int, *, term: bool, backward: bool
+    kernel: str, head_dim: int, dtype: DTypeLike, length: int, *, term: bool, way: str
 ) -> str:
     """Return what the table calls a case, e.g. "pallas_gpu backward, dim 64, bfloat16, 4096"."""
-    way = "backward" if backward else "forward"
     bucket = 1 << max(0, length - 1).bit_length()
     name = f"{kernel} {way}, dim {head_dim}, {jnp.dtype(dtype).name}, {bucket}"
     return f"{name}, term" if term else name
 
 
 @lru_cache(maxsize=8)
-def load(path: Path) -> dict[str, dict[str, Blocks]]:
+def load(path: Path) -> dict[str, dict[str, Blocks | None]]:
     """Return a table of block sizes by device kind and name; empty if the file is absent.
 
     Raises:
@@ -139,17 +137,20 @@ def load(path: Path) -> dict[str, dict[str, Blocks]]:
     try:
         table = json.loads(path.read_text()) if path.exists() else {}
         return {
-            kind: {name: Blocks(*map(int, sizes)) for name, sizes in entries.items()}
+            kind: {
+                name: None if sizes is None else Blocks(*map(int, sizes))
+                for name, sizes in entries.items()
+            }
             for kind, entries in table.items()
         }
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} holds no table of block sizes ({error}): it should map device kinds to "
-            "names to [rows, columns]; delete it to start a new one"
+            "names to [rows, columns] or null; delete it to start a new one"
         ) from error
 
 
-def save(path: Path, device_kind: str, entries: Mapping[str, Blocks]) -> None:
+def save(path: Path, device_kind: str, entries: Mapping[str, Blocks | None]) -> None:
     """Add entries to a table, over older ones of the same name, in one step.
 
     Raises:

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import tyro
 
-from kernels.attention import IMPLEMENTATIONS, attention
+from kernels.attention import attention
+from kernels.platform import device_kind, platform
 from kernels.tuning import CANDIDATES, TABLE, entry_name, save, time_candidates
 from longctx.attention.patterns import Causal
 from longctx.attention.positions.relative import RelativeTerm
@@ -33,29 +34,28 @@ def tune(
         repeats: Calls of each candidate; the fastest counts.
         table: The file that the results are added to.
     """
-    kernel = f"pallas_{jax.default_backend()}"
+    kernel = f"pallas_{platform()}"
     if kernel not in CANDIDATES:
         raise ValueError(
-            f"there is nothing to tune on {jax.default_backend()}: kernels are interpreted there, "
+            f"there is nothing to tune on {platform()}: kernels are interpreted there, "
             "and those times mean nothing. Run this on the TPU or GPU to tune for"
         )
-    if kernel not in IMPLEMENTATIONS:
-        raise ValueError(f"there is no {kernel} yet; known are {', '.join(IMPLEMENTATIONS)}")
-    cases = list(product(dims, dtypes, lengths, (False, True), (False, True)))
-    for done, (dim, dtype, length, term, backward) in enumerate(cases, start=1):
-        name = entry_name(kernel, dim, dtype, length, term=term, backward=backward)
+    cases = list(product(dims, dtypes, lengths, (False, True), CANDIDATES[kernel]))
+    for done, (dim, dtype, length, term, way) in enumerate(cases, start=1):
+        name = entry_name(kernel, dim, dtype, length, term=term, way=way)
         print(f"[{done}/{len(cases)}] {name}", flush=True)
         inputs = [*jax.random.normal(jax.random.key(0), (3, 1, heads, length, dim), dtype)]
         if term:
             inputs.append(RelativeTerm(jnp.ones((heads, length, dim)) / dim, "clip"))
-        call, times = partial(gradients if backward else forward, kernel), {}
-        for blocks, result in time_candidates(kernel, call, inputs, repeats, backward=backward):
+        call, times = partial(forward if way == "forward" else gradients, kernel), {}
+        for blocks, result in time_candidates(kernel, call, inputs, repeats, way=way):
             if not isinstance(result, Exception):
                 times[blocks] = result
                 result = f"{1e3 * result:.3f} ms"
-            print(f"  {blocks.rows} x {blocks.columns}: {result}", flush=True)
+            sizes = f"{blocks.rows} x {blocks.columns}" if blocks else "rule of thumb"
+            print(f"  {sizes}: {result}", flush=True)
         if times:
-            save(table, jax.devices()[0].device_kind, {name: min(times, key=times.__getitem__)})
+            save(table, device_kind(), {name: min(times, key=times.__getitem__)})
 
 
 def forward(kernel, q, k, v, term=None):
@@ -64,9 +64,9 @@ def forward(kernel, q, k, v, term=None):
 
 
 def gradients(kernel, *inputs):
-    """Return its gradients, which take a forward pass that is the same for every candidate."""
+    """Return it and its gradients."""
     out, pull = jax.vjp(partial(forward, kernel), *inputs)
-    return pull(out)
+    return out, pull(out)
 
 
 def main(arguments: list[str]) -> None:

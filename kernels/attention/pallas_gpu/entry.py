@@ -19,6 +19,7 @@ from kernels.attention.saved import saved
 from kernels.attention.spec import Pattern
 from kernels.attention.term import Entries, Term
 from kernels.platform import platform
+from kernels.tuning import measured
 
 LARGEST_DIM = 128
 HUGE = 1e30
@@ -38,7 +39,7 @@ def pallas_gpu(
 ) -> tuple[Array, Array]:
     """Return (out, lse); see `kernels.attention.attention`. On a CPU kernels are interpreted.
 
-    `chosen` are the blocks to take instead of the default ones.
+    `chosen` are the blocks to take instead of the measured or default ones.
 
     Raises:
         NotImplementedError: the device is no GPU and no CPU; positions are given; the term isn't
@@ -47,7 +48,7 @@ def pallas_gpu(
     """
     _check(q, k, v, q_at)
     if chosen is None:
-        chosen = blocks(_width(q), q.dtype, _said(term, np.zeros(1, np.int32)))
+        chosen = _chosen(q, k, term)
     batch, q_len, dim = q.shape[0], q.shape[2], q.shape[3]
     plan = Plan(pattern, q_len, k.shape[2], chosen)
     entries = _said(term, distances(plan))
@@ -64,6 +65,16 @@ def pallas_gpu(
         entries = entries._replace(embeddings=_pad(entries.embeddings, 2, width))
     out, lse = _core(plan, q, k, v, entries, segments)  # pyright: ignore
     return out[:, :, :q_len, :dim], lse[:, :, :q_len]
+
+
+def _chosen(q: Array, k: Array, term: Term | None) -> KernelBlocks:
+    """Return the default blocks, with rows and columns that were measured where some were."""
+    usual = blocks(_width(q), q.dtype, _said(term, np.zeros(1, np.int32)))
+    case, has_term = ("pallas_gpu", q.shape[3], q.dtype, k.shape[2]), term is not None
+    ways = "forward", "backward", "backward", "backward"
+    found = (measured(*case, term=has_term, way=way) for way in ways)
+    pairs = zip(usual, found, strict=True)
+    return KernelBlocks(*(of._replace(**new._asdict()) if new else of for of, new in pairs))
 
 
 def _width(q: Array) -> int:

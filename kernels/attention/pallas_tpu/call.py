@@ -18,7 +18,7 @@ from kernels.attention.spec import Pattern
 from kernels.attention.term import Entries, Term
 from kernels.platform import device_kind, platform
 from kernels.targets import target_of
-from kernels.tuning import block_sizes
+from kernels.tuning import measured
 
 LANES = 128
 SMALLEST_VMEM = 16 * 2**20
@@ -59,9 +59,13 @@ def _plan(q: Array, k: Array, pattern: Pattern, has_term: bool) -> Plan:
     target = target_of(device_kind())
     vmem = SMALLEST_VMEM if target is None else target.on_chip
     q_len, k_len, dim = q.shape[2], k.shape[2], q.shape[3]
-    size = block_sizes("pallas_tpu", dim, q.dtype, k_len, term=has_term).rows
-    if vmem <= SMALLEST_VMEM:
-        size = min(size, 256)
+    blocks = measured("pallas_tpu", dim, q.dtype, k_len, term=has_term, way="both")
+    if blocks is not None:
+        size = blocks.rows
+    elif vmem <= SMALLEST_VMEM or (has_term and q.dtype == jnp.float32):
+        size = 256
+    else:
+        size = 512
     size = min(size, -(-max(q_len, k_len) // LANES) * LANES)
     # The backward kernel's sums: of keys and values, and of as many entries as queries and keys.
     sums = 2 * size * max(dim, LANES) * 4 * (4 if has_term else 2)
