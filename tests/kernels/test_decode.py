@@ -53,7 +53,7 @@ def check(pattern: Pattern, q_pos, k_pos, arrays: tuple, atol: float = 1e-5):
         return graded(pattern, q_pos, k_pos, implementation, *arrays)
 
     want, ours = graded("reference"), graded("decode")
-    with building_for("tpu"):
+    with building_for("tpu", "TPU v6 lite"):
         sliced = graded("decode")
     for found in (ours, sliced):
         jax.tree.map(partial(np.testing.assert_allclose, atol=atol), found, want)
@@ -110,7 +110,7 @@ def test_slots_in_turn_are_not_gathered_on_a_tpu(place, in_turn):
     want = attention(
         q, k, v, term=RelativeTerm(table, "zero"), implementation="reference", **kwargs
     )
-    with building_for("tpu"):
+    with building_for("tpu", "TPU v6 lite"):
         ours = attention(
             q, k, v, term=WithoutScores(table, "zero"), implementation="decode", **kwargs
         )

@@ -208,7 +208,7 @@ def test_lowers_for_gpus(pattern):
         out, lse = pallas_gpu(q, k, v, pattern, Tables(entries, 0), at, at)
         return out.astype(jnp.float32).sum() + lse.sum()
 
-    with building_for("gpu"):
+    with building_for("gpu", "NVIDIA H200"):
         traced = jax.jit(jax.grad(total, argnums=(0, 1, 2, 3))).trace(q, k, k, entries)
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     for kernel in ("forward", "backward_q", "backward_kv", "backward_term"):
@@ -240,7 +240,7 @@ def test_refuses_what_it_does_not_serve(serve):
     large = jnp.zeros((1, 2, 6, 256))
     with pytest.raises(NotImplementedError, match="up to 128, not 256"):
         call(large, large, large)
-    with building_for("tpu"), pytest.raises(NotImplementedError, match="not tpu"):
+    with building_for("tpu", "TPU v6 lite"), pytest.raises(NotImplementedError, match="not tpu"):
         call(q, q, q)
     half = q.astype(jnp.float16)
     with pytest.raises(NotImplementedError, match="not float16"):

@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 
 from kernels.attention.pallas_tpu.backward import Given, Gradients
+from kernels.attention.pallas_tpu.choice import choose
 from kernels.attention.pallas_tpu.forward import forward
 from kernels.attention.pallas_tpu.stretches import gradients
 from kernels.attention.pallas_tpu.tile import Inputs, Plan
@@ -16,15 +17,8 @@ from kernels.attention.places import Places
 from kernels.attention.saved import saved
 from kernels.attention.spec import Pattern
 from kernels.attention.term import Entries, Term
-from kernels.platform import device_kind, platform
-from kernels.targets import target_of
-from kernels.tuning import measured
+from kernels.platform import platform
 
-LANES = 128
-SMALLEST_VMEM = 16 * 2**20
-"""Of TPU v4; assumed of an unknown device."""
-MOST_TOKENS = 16384
-"""How far the backward kernel walks at once: further is no faster."""
 BLIND = 1e30
 """In the backward pass, the logsumexp of a row that sees no key."""
 
@@ -52,30 +46,7 @@ def pallas_tpu(
         raise NotImplementedError(
             f"pallas_tpu serves bfloat16 or float32, not {q.dtype}, {k.dtype} and {v.dtype}"
         )
-    return run(_plan(q, k, pattern, term is not None), q, k, v, term, q_at, k_at)
-
-
-def _plan(q: Array, k: Array, pattern: Pattern, has_term: bool) -> Plan:
-    target = target_of(device_kind())
-    vmem = SMALLEST_VMEM if target is None else target.on_chip
-    q_len, k_len, dim = q.shape[2], k.shape[2], q.shape[3]
-    blocks = measured("pallas_tpu", dim, q.dtype, k_len, term=has_term, way="both")
-    if blocks is not None:
-        size = blocks.rows
-    elif vmem <= SMALLEST_VMEM or (has_term and q.dtype == jnp.float32):
-        size = 256
-    else:
-        size = 512
-    size = min(size, -(-max(q_len, k_len) // LANES) * LANES)
-    # The backward kernel's sums: of keys and values, and of as many entries as queries and keys.
-    sums = 2 * size * max(dim, LANES) * 4 * (4 if has_term else 2)
-    tiles = 12 * size * size * 4
-    return Plan(
-        pattern, q_len, k_len, size,
-        longest=min(MOST_TOKENS // size, max(1, (vmem - tiles) // sums)),
-        vmem_bytes=vmem - 2**20,
-        interpret=platform() == "cpu",
-    )  # fmt: skip
+    return run(choose(q, k, pattern, term is not None), q, k, v, term, q_at, k_at)
 
 
 def run(
