@@ -106,11 +106,12 @@ def vmem_bytes(allocations: str) -> int:
 def tile(found: list[Block]) -> Block | None:
     """Return the block of one full tile; None if nothing uses the matrix unit.
 
-    It is the block that fills the most slots of the matrix unit: of two with equal work, the one
-    with fewer bundles, which is the tile that needs no mask.
+    It is the shortest of those that fill about as many slots of the matrix unit as any block does:
+    the tile that needs no mask. "About" because copies of a tile differ by some slots.
     """
-    used = [block for block in found if block.matrix]
-    return max(used, key=lambda block: (block.matrix, -block.bundles), default=None)
+    most = max((block.matrix for block in found), default=0)
+    full = [block for block in found if block.matrix and block.matrix >= 0.9 * most]
+    return min(full, key=lambda block: block.bundles, default=None)
 
 
 def kernels(folder: Path) -> list[dict[str, Any]]:

@@ -18,24 +18,32 @@ def tile_map(
     the ends may hang over the last token; one that hangs over the last key is never FULL, so
     whoever pads keys masks them together with what the pattern forbids.
     """
-    offset = k_len - q_len
-    found: dict[tuple[int, ...], Tile] = {}
+    q_first = np.arange(k_len - q_len, k_len, rows)
+    k_first = np.arange(0, k_len, columns)
 
-    def classify(q_first: int, k_first: int) -> Tile:
-        q_size, k_size = min(rows, k_len - q_first), min(columns, k_len - k_first)
-        key = (q_first - k_first, q_size, k_size) if pattern.relative else (q_first, k_first)
-        if key not in found:
-            found[key] = pattern.classify(
-                q_first, q_first + q_size - 1, k_first, k_first + k_size - 1
-            )
-        if found[key] == Tile.FULL and k_size < columns:
-            return Tile.PARTIAL
-        return found[key]
+    def classify(q: int, k: int) -> Tile:
+        q_end, k_end = min(q + rows, k_len), min(k + columns, k_len)
+        kind = pattern.classify(q, q_end - 1, k, k_end - 1)
+        return Tile.PARTIAL if kind == Tile.FULL and k_end < k + columns else kind
 
-    kinds = [
-        [classify(offset + q_first, k_first) for k_first in range(0, k_len, columns)]
-        for q_first in range(0, q_len, rows)
-    ]
+    if pattern.relative:
+        kinds = _by_diagonal(pattern, q_first, k_first, rows, columns)
+        kinds[-1] = [classify(int(q_first[-1]), k) for k in k_first.tolist()]
+        kinds[:, -1] = [classify(q, int(k_first[-1])) for q in q_first.tolist()]
+    else:
+        kinds = [[classify(q, k) for k in k_first.tolist()] for q in q_first.tolist()]
     result = np.array(kinds, np.int8)
     result.setflags(write=False)
     return result
+
+
+def _by_diagonal(
+    pattern: Pattern, q_first: np.ndarray, k_first: np.ndarray, rows: int, columns: int
+) -> np.ndarray:
+    """Return the kinds of whole tiles, each distance looked at once: long rows have millions."""
+    distances, index = np.unique(q_first[:, None] - k_first[None, :], return_inverse=True)
+    k = -min(int(distances[0]), 0)
+    kinds = [
+        pattern.classify(q, q + rows - 1, k, k + columns - 1) for q in (distances + k).tolist()
+    ]
+    return np.array(kinds, np.int8)[index.reshape(q_first.size, k_first.size)]

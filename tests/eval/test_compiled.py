@@ -121,7 +121,7 @@ def test_the_tile_is_the_block_of_most_matrix_work_in_fewest_bundles():
         return llo.Block(first, bundles, 1, {"MXU": matrix})
 
     masked, full, small, rest = (
-        block(0, 90, 64),
+        block(0, 90, 66),
         block(90, 70, 64),
         block(160, 9, 8),
         block(9, 9, 0),

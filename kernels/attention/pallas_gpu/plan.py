@@ -102,35 +102,10 @@ def _runs(where: np.ndarray) -> list[tuple[int, int]]:
 
 def _kinds(plan: Plan, rows: int, columns: int) -> np.ndarray:
     """Return the tile map with SKIP for the tiles of padding alone."""
-    if plan.pattern.relative:
-        kinds = _relative_kinds(plan, rows, columns)
-    else:
-        kinds = tile_map(plan.pattern, plan.q_len, plan.k_len, rows, columns)
+    kinds = tile_map(plan.pattern, plan.q_len, plan.k_len, rows, columns)
     whole = np.full((plan.q_padded // rows, plan.k_padded // columns), Tile.SKIP, np.int8)
     whole[: kinds.shape[0], : kinds.shape[1]] = kinds
     return whole
-
-
-def _relative_kinds(plan: Plan, rows: int, columns: int) -> np.ndarray:
-    """Return the tile map of a relative pattern from one classification for each diagonal.
-
-    Tiles of 131072 tokens are millions. Those that hang over the last query are classified as if
-    they didn't, which keeps the promises.
-    """
-    q_first = plan.offset + np.arange(0, plan.q_len, rows)
-    k_first = np.arange(0, plan.k_len, columns)
-    step = min(rows, columns)
-    place = (q_first[:, None] - k_first[None, :] + k_first[-1] - plan.offset) // step
-    kinds = np.array(
-        [
-            plan.pattern.classify(q, q + rows - 1, k_first[-1], k_first[-1] + columns - 1)
-            for q in range(plan.offset, plan.offset + (place.max() + 1) * step, step)
-        ],
-        np.int8,
-    )[place]
-    if plan.k_len % columns:
-        kinds[:, -1] = np.minimum(kinds[:, -1], Tile.PARTIAL)
-    return kinds
 
 
 @lru_cache(maxsize=64)
