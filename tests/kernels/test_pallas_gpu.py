@@ -21,6 +21,7 @@ from kernels.attention.pallas_gpu.plan import (
     term_schedule,
 )
 from kernels.platform import building_for
+from kernels.targets import TARGETS
 from longctx.attention.patterns import (
     Causal,
     Dilated,
@@ -208,7 +209,7 @@ def test_lowers_for_gpus(pattern):
         out, lse = pallas_gpu(q, k, v, pattern, Tables(entries, 0), at, at)
         return out.astype(jnp.float32).sum() + lse.sum()
 
-    with building_for("gpu", "NVIDIA H200"):
+    with building_for("gpu", "NVIDIA H200"), TARGETS["h200"].tracing():
         traced = jax.jit(jax.grad(total, argnums=(0, 1, 2, 3))).trace(q, k, k, entries)
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     for kernel in ("forward", "backward_q", "backward_kv", "backward_term"):

@@ -1,11 +1,14 @@
 """Left to itself, a model uses the kernels of the device that it is built for."""
 
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
 
 from kernels.platform import building_for
+from kernels.targets import target_of
 from longctx.attention.layer import Attention
 from longctx.attention.patterns import Local
 from longctx.attention.positions import FIRE, RelativeEmbedding
@@ -29,7 +32,8 @@ def program(platform: str, mixer: Attention, tokens: int = 256) -> str:
 
     x = jax.ShapeDtypeStruct((1, tokens), jnp.int32)
     name = "cuda" if platform == "gpu" else platform
-    with building_for(platform, KINDS[platform]):
+    target = target_of(KINDS[platform])
+    with building_for(platform, KINDS[platform]), target.tracing() if target else nullcontext():
         lowered = jax.jit(jax.grad(loss)).trace(params, x).lower(lowering_platforms=(name,))
     return lowered.as_text()
 
