@@ -9,7 +9,7 @@ from typing import Any
 
 from kernels.targets import INSTALL
 
-FLAGS = "--xla_dump_to={folder}"
+FLAGS = "--xla_dump_to={folder} --xla_dump_emitter_re=ptx"
 """XLA_FLAGS for these files."""
 INSTRUCTIONS = ("wgmma.mma_async", "mma.sync", "ld.global", "st.global", "cp.async", "bar.sync")
 """What is counted in the PTX: how often it stands there, not how often it runs."""

@@ -10,9 +10,10 @@ from kernels import tuning
 from kernels.attention import attention
 from kernels.attention.pallas_gpu import entry
 from kernels.attention.pallas_tpu import call
+from kernels.attention.pallas_tpu.choice import choose
 from kernels.platform import building_for, device_kind
 from kernels.tuning import CANDIDATES, Blocks, entry_name, forcing, load, measured, save
-from longctx.attention.patterns import Causal
+from longctx.attention.patterns import Causal, Local
 from longctx.attention.positions.relative import RelativeTerm
 
 
@@ -113,18 +114,20 @@ def test_the_tpu_kernel_obeys(table, monkeypatch, has_term):
 
 
 @pytest.mark.parametrize(
-    ("chip", "dtype", "has_term", "size"),
+    ("chip", "dtype", "pattern", "length", "size"),
     [
-        ("TPU v5 lite", jnp.float32, False, 512),
-        ("TPU v5 lite", jnp.float32, True, 256),
-        ("TPU v5 lite", jnp.bfloat16, True, 512),
-        ("TPU v4", jnp.bfloat16, False, 256),
+        ("TPU v5 lite", jnp.float32, Causal(), 2048, 256),
+        ("TPU v5 lite", jnp.bfloat16, Causal(), 2048, 512),
+        ("TPU v5 lite", jnp.bfloat16, Causal(), 200, 256),
+        ("TPU v5 lite", jnp.bfloat16, Causal(), 16384, 1024),
+        ("TPU v5 lite", jnp.bfloat16, Local(512), 16384, 512),  # large tiles would hold more pairs
+        ("TPU v4", jnp.bfloat16, Causal(), 16384, 256),
     ],
 )
-def test_the_tpu_kernel_has_a_rule_of_thumb(table, chip, dtype, has_term, size):
-    q = jnp.zeros((1, 1, 2048, 64), dtype)
+def test_the_tpu_kernel_has_a_rule_of_thumb(table, chip, dtype, pattern, length, size):
+    q = jax.ShapeDtypeStruct((1, 1, length, 64), dtype)
     with building_for("tpu", chip):
-        assert call._plan(q, q, Causal(), has_term).size == size
+        assert choose(q, q, pattern, has_term=True).size == size
 
 
 @pytest.mark.parametrize("has_term", [False, True])

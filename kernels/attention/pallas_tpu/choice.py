@@ -1,11 +1,10 @@
 """How a call is cut: the side of its tiles, and how far the backward kernel walks at once."""
 
 import jax.numpy as jnp
-from jax import Array
 
 from kernels.attention.pallas_tpu.tile import Plan
 from kernels.attention.spec import Pattern
-from kernels.cost import live_tiles
+from kernels.cost import Shaped, live_tiles
 from kernels.platform import device_kind, platform
 from kernels.targets import target_of
 from kernels.tuning import measured
@@ -19,7 +18,7 @@ COST = {512: 1.0, 1024: 0.85}
 """What a pair costs in tiles of a size, by the bundles that the compiler counts for v6e."""
 
 
-def choose(q: Array, k: Array, pattern: Pattern, has_term: bool) -> Plan:
+def choose(q: Shaped, k: Shaped, pattern: Pattern, has_term: bool) -> Plan:
     """Return the plan for a call on the device that the program is built for."""
     target = target_of(device_kind())
     vmem = SMALLEST_VMEM if target is None else target.on_chip
