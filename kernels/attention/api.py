@@ -76,7 +76,8 @@ def attention(
     k_at = q_at if k_at is None else k_at
     _check(q, k, v)
     _check_places(q, q_at, k, k_at)
-    q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
+    # A scale of numpy or jax would make bfloat16 queries float32, which hardly any kernel takes.
+    q = (q * (q.shape[-1] ** -0.5 if scale is None else scale)).astype(q.dtype)
     out, lse = _serve(implementation, q, k, v, pattern, term, q_at, k_at)
     out = out.astype(q.dtype)
     return (out, lse) if return_lse else out

@@ -51,7 +51,7 @@ def decode(
     top = jnp.where(jnp.isfinite(top), top, 0.0)
     weights = jnp.exp(scores - top)
     total = weights.sum(axis=-1, keepdims=True)
-    safe = jnp.where(total > 0, total, 1.0)
+    safe = jnp.where(total == 0, 1.0, total)  # a NaN stays one
     weights /= safe
     shared = rearrange(weights, "b (kv group) q j -> b kv (group q) j", kv=kv_heads)
     out = jnp.einsum(
@@ -60,7 +60,7 @@ def decode(
     out = rearrange(out, "b kv (group q) d -> b (kv group) q d", q=q.shape[2])
     if term is not None and term.adds_values:
         out += term.values(weights, q_at, k_at)
-    return out, jnp.where(total > 0, top + jnp.log(safe), -jnp.inf)[..., 0]
+    return out, jnp.where(total == 0, -jnp.inf, top + jnp.log(safe))[..., 0]
 
 
 def _summand(term: Term, q: Array, q_at: Places, k_at: Places) -> Array:

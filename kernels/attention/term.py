@@ -141,6 +141,19 @@ def per_head(
     return jnp.broadcast_to(table, (heads, *table.shape[1:]))
 
 
+def check_entries(entries: Entries, heads: int, dim: int) -> None:
+    """Make sure that entries are for these heads: kernels would read something else without a word.
+
+    Raises:
+        ValueError: there are tables for neither one nor all heads, or vectors of another dim.
+    """
+    for name, table in entries._asdict().items():
+        if table is not None and table.shape[0] not in (1, heads):
+            raise ValueError(f"{name} {table.shape} must be of 1 head or of all {heads}")
+    if entries.embeddings is not None and entries.embeddings.shape[2] != dim:
+        raise ValueError(f"embeddings {entries.embeddings.shape} must have the queries' dim {dim}")
+
+
 @partial(jax.tree_util.register_dataclass, data_fields=["parts"], meta_fields=[])
 @dataclass(frozen=True)
 class SumTerm(Term):

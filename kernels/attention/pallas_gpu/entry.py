@@ -17,7 +17,7 @@ from kernels.attention.pallas_gpu.tile import Gradients, Operands
 from kernels.attention.places import Places
 from kernels.attention.saved import saved
 from kernels.attention.spec import Pattern
-from kernels.attention.term import Entries, Term
+from kernels.attention.term import Entries, Term, check_entries
 from kernels.platform import platform
 from kernels.tuning import measured
 
@@ -45,6 +45,7 @@ def pallas_gpu(
         NotImplementedError: the device is no GPU and no CPU; positions are given; the term isn't
             one of the distance alone, or adds to the values; dim is above `LARGEST_DIM`; or a dtype
             is none of `DTYPES`.
+        ValueError: the term's tables fit neither the heads nor the dim.
     """
     _check(q, k, v, q_at)
     if chosen is None:
@@ -52,6 +53,7 @@ def pallas_gpu(
     batch, q_len, dim = q.shape[0], q.shape[2], q.shape[3]
     plan = Plan(pattern, q_len, k.shape[2], chosen)
     entries = _said(term, distances(plan))
+    check_entries(entries, q.shape[1], dim)
     segments = None
     if q_at.segments is not None and k_at.segments is not None:
         segments = (

@@ -72,9 +72,9 @@ def _kernel(
             jnp.zeros((rows, dim), jnp.float32),
         )
         top, total, acc = for_each_run(schedule, i, partial(_run, plan, x, ring, at, q), start)
-        safe = jnp.where(total > 0, total, 1.0)
+        safe = jnp.where(total == 0, 1.0, total)  # a NaN stays one
         out[b, h, pl.ds(i * rows, rows), :] = (acc / safe[:, None]).astype(out.dtype)
-        lse[b, h, pl.ds(i * rows, rows)] = jnp.where(total > 0, top + jnp.log(safe), -jnp.inf)
+        lse[b, h, pl.ds(i * rows, rows)] = jnp.where(total == 0, -jnp.inf, top + jnp.log(safe))
 
     for_each_item(items, programs, item)
 

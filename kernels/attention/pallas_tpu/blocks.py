@@ -87,13 +87,13 @@ def _entry_specs(plan: Plan, inputs: Inputs, side: int) -> Entries:
 def _segment_specs(plan: Plan, inputs: Inputs) -> tuple[pl.BlockSpec, pl.BlockSpec] | None:
     if inputs.segments is None:
         return None
-    rows = inputs.segments[0].shape[0]
+    q_rows, k_rows = (x.shape[0] for x in inputs.segments)
 
     def of_queries(kv, b, g, t, steps):
-        return b if rows > 1 else 0, 0, read(steps, t).row
+        return b if q_rows > 1 else 0, 0, read(steps, t).row
 
     def of_keys(kv, b, g, t, steps):
-        return b if rows > 1 else 0, 0, read(steps, t).column
+        return b if k_rows > 1 else 0, 0, read(steps, t).column
 
     block = (None, 1, plan.size)
     return pl.BlockSpec(block, of_queries), pl.BlockSpec(block, of_keys)

@@ -9,14 +9,14 @@ from jax import Array
 
 from kernels.attention.pallas_tpu.backward import Given, Gradients
 from kernels.attention.pallas_tpu.choice import choose
-from kernels.attention.pallas_tpu.forward import forward
+from kernels.attention.pallas_tpu.forward import forward, row_walk
 from kernels.attention.pallas_tpu.stretches import gradients
 from kernels.attention.pallas_tpu.tile import Inputs, Plan
-from kernels.attention.pallas_tpu.walk import MAX_TILES
+from kernels.attention.pallas_tpu.walk import MAX_STEPS, MAX_TILES
 from kernels.attention.places import Places
 from kernels.attention.saved import saved
 from kernels.attention.spec import Pattern
-from kernels.attention.term import Entries, Term
+from kernels.attention.term import Entries, Term, check_entries
 from kernels.platform import platform
 
 BLIND = 1e30
@@ -36,7 +36,9 @@ def pallas_tpu(
 
     Raises:
         NotImplementedError: positions are given, the term isn't one of the distance alone or adds
-            to the values, arrays are neither bfloat16 nor float32, or the device is a GPU.
+            to the values, arrays are neither bfloat16 nor float32, there are too many tiles to
+            visit, or the device is a GPU.
+        ValueError: the term's tables fit neither the heads nor the dim.
     """
     if platform() == "gpu":
         raise NotImplementedError("pallas_tpu is for TPUs; on a GPU use pallas_gpu")
@@ -55,7 +57,13 @@ def run(
     """Return (out, lse) with this plan."""
     if max(plan.q_tiles, plan.k_tiles) > MAX_TILES:
         raise NotImplementedError(f"pallas_tpu serves up to {MAX_TILES * plan.size} tokens")
-    entries = Entries() if term is None else _entries(plan, term, q.dtype)
+    steps = len(row_walk(plan)) - 2
+    if steps > MAX_STEPS:
+        raise NotImplementedError(
+            f"pallas_tpu lists the tiles to visit in scalar memory, which holds {MAX_STEPS}, not "
+            f"{steps} of {plan.size} queries and keys: choose a sparser pattern or fewer tokens"
+        )
+    entries = Entries() if term is None else _entries(plan, term, q)
     q_to, k_to = plan.q_tiles * plan.size, plan.k_tiles * plan.size
     segments = None
     if q_at.segments is not None and k_at.segments is not None:
@@ -66,7 +74,7 @@ def run(
     return out[:, :, : plan.q_len], lse[:, :, : plan.q_len]
 
 
-def _entries(plan: Plan, term: Term, dtype) -> Entries:
+def _entries(plan: Plan, term: Term, q: Array) -> Entries:
     length = (plan.q_tiles + plan.k_tiles) * plan.size
     largest = plan.k_len - plan.q_len + plan.q_tiles * plan.size
     said = term.by_distance(largest - np.arange(length))
@@ -75,9 +83,10 @@ def _entries(plan: Plan, term: Term, dtype) -> Entries:
             f"pallas_tpu serves terms of the distance that add to scores alone, which "
             f"{type(term).__name__} is not"
         )
+    check_entries(said, q.shape[1], q.shape[3])
     bias = said.bias
     return Entries(
-        embeddings=None if said.embeddings is None else said.embeddings.astype(dtype),
+        embeddings=None if said.embeddings is None else said.embeddings.astype(q.dtype),
         bias=None if bias is None else bias[:, None].astype(jnp.float32),
     )
 

@@ -48,7 +48,7 @@ class Scratch(NamedTuple):
 def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
     """Return out [batch, heads, q_len, dim] and lse [batch, heads, 1, q_len], padded to tiles."""
     batch, heads, q_len, dim = inputs.q.shape
-    steps = _steps(plan)
+    steps = row_walk(plan)
     size, lanes = plan.size, plan.lanes
     f32 = partial(pltpu.VMEM, dtype=jnp.float32)
     band, segmented = band_of(plan, inputs), inputs.segments is not None
@@ -82,7 +82,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
     )(jnp.asarray(steps), inputs)
 
 
-def _steps(plan: Plan) -> Int32[np.ndarray, " words"]:
+def row_walk(plan: Plan) -> Int32[np.ndarray, " words"]:
     """Return a walk over all rows of tiles, padding included, so that all output is written."""
     kinds = tile_map(plan.pattern, plan.q_len, plan.k_len, plan.size, plan.size)
     more = [(0, plan.q_tiles - kinds.shape[0]), (0, 0)]

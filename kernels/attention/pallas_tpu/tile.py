@@ -103,7 +103,10 @@ def column(row: Array, lanes: int) -> Array:
 def wide(x: Array, width: int) -> Array:
     """Return [size, width] from an array that holds the same number in every lane of a row."""
     lanes = x.shape[1]
-    return x[:, :width] if width <= lanes else jnp.concatenate([x] * (width // lanes), axis=1)
+    if width <= lanes:
+        return x[:, :width]
+    whole = jnp.concatenate([x] * -(-width // lanes), axis=1)
+    return whole if width % lanes == 0 else whole[:, :width]
 
 
 def by_distance(q: Array, entries: Entries, size: int) -> Array:
@@ -128,7 +131,9 @@ def score_rows(
 
     `carry` brings the left neighbour's sheared squares, and takes this tile's to the right one.
     """
-    size = min(plan.size, 2 * plan.lanes) if band else plan.size  # fewer rows need less space
+    size = plan.size
+    if band is not None:  # fewer rows need less space
+        size = plan.lanes * (1 if plan.squares % 2 else 2)
     for first in range(0, plan.size, size):
         q = x.q[first : first + size]
         scores = product(q, x.k[...], (1, 1))

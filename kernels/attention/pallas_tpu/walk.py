@@ -17,6 +17,8 @@ FLAG_BITS = 6
 INDEX_BITS = 13
 MAX_TILES = 1 << INDEX_BITS
 """How many tiles a row or a column may have."""
+MAX_STEPS = 260_000
+"""How many steps fit into the 1 MiB of scalar memory, with some room for what else is there."""
 
 
 class Step(IntFlag):
