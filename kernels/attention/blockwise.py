@@ -168,8 +168,8 @@ def _forward(plan: Plan, q, k, v, params, q_at, k_at):
             jnp.zeros(q_i.shape, jnp.float32),
         )
         top, total, acc = lax.fori_loop(0, count, one_tile, start)
-        safe = jnp.where(total > 0, total, 1.0)
-        lse = jnp.where(total > 0, top + jnp.log(safe), -jnp.inf)
+        safe = jnp.where(total == 0, 1.0, total)
+        lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(safe))
         return None, (acc / safe[..., None], lse)
 
     _, (out, lse) = lax.scan(one_row, None, _rows(live))

@@ -201,9 +201,9 @@ def _forward(pattern: Pattern, q: Array, k: Array, v: Array, entries: Entries, d
             top = jnp.where(jnp.isfinite(top), top, 0.0)
             weights = jnp.exp(scores - top)
             total = weights.sum(axis=-1, keepdims=True)
-            safe = jnp.where(total > 0, total, 1.0)
+            safe = jnp.where(total == 0, 1.0, total)
             outs.append((weights @ v_i[block.low : block.high]) / safe)
-            lses.append(jnp.where(total > 0, top + jnp.log(safe), -jnp.inf)[:, 0])
+            lses.append(jnp.where(total == 0, -jnp.inf, top + jnp.log(safe))[:, 0])
         return jnp.concatenate(outs), jnp.concatenate(lses)
 
     out, lse = lax.map(one, jnp.arange(batch * heads))

@@ -71,11 +71,12 @@ def test_too_many_tiles_for_scalar_memory_are_refused():
         jax.eval_shape(lambda q: run_tpu(plan, q, q, q, None, Places(), Places()), q)
 
 
-def test_a_query_that_is_nan_has_nan_for_its_output_and_its_logsumexp(kernel):
+@pytest.mark.parametrize("name", [*KERNELS, "blockwise", "row_blocks"])
+def test_a_query_that_is_nan_has_nan_for_its_output_and_its_logsumexp(name):
     inputs = arrays(Case(1, 2, 1, 20, 20, 16, Causal()))
     q = inputs["q"].at[0, 1, 5].set(jnp.nan)
     out, lse = attention(
-        q, inputs["k"], inputs["v"], pattern=Causal(), return_lse=True, implementation=kernel
+        q, inputs["k"], inputs["v"], pattern=Causal(), return_lse=True, implementation=name
     )
     assert np.argwhere(np.isnan(lse)).tolist() == [[0, 1, 5]]
     assert np.all(np.isnan(out[0, 1, 5]))
