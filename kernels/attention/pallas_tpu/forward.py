@@ -122,7 +122,8 @@ def _kernel(
 
     @pl.when(at.has(Step.LAST))
     def _():
-        blind = scratch.top[...] <= MASKED / 2
+        nan = jnp.isnan(scratch.total[...])  # a maximum may lose it, the sum does not
+        blind = (scratch.top[...] <= MASKED / 2) & ~nan
         total = jnp.where(blind, 1.0, scratch.total[...])
         share = jnp.where(blind, 0.0, 1.0 / total)
         out[...] = (scratch.acc[...] * wide(share, out.shape[1])).astype(out.dtype)
