@@ -50,7 +50,7 @@ def test_the_table_says_what_is_known_of_some_variants():
     assert cells("RoPE") == [papers[0], "yes", "yes", "all", "0"]
     assert cells("Learned")[4] == f"{512 * 256:,} once"
     assert cells("RelativeEmbedding")[4] == f"{8 * 512 * 32:,}"
-    assert cells("RelativePitchTime")[3] == "all but row_blocks"
+    assert cells("RelativePitchTime")[3] == "all but row_blocks, pallas_tpu, pallas_gpu"
     assert cells("Local") == [papers[1], "yes", "ring of 256", "all", "0"]
     assert cells("Prefix") == [papers[2], "prefix", "yes", "all", "0"]
     assert cells("Full") == [papers[3], "no", "no", "all", "0"]
