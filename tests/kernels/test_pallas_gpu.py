@@ -9,7 +9,7 @@ import pytest
 
 from kernels.attention import IMPLEMENTATIONS, Entries, Places, attention
 from kernels.attention.pallas_gpu import pallas_gpu
-from kernels.attention.pallas_gpu.blocks import blocks
+from kernels.attention.pallas_gpu.choice import blocks
 from kernels.attention.pallas_gpu.plan import (
     Blocks,
     KernelBlocks,

@@ -8,8 +8,8 @@ import pytest
 
 from kernels import tuning
 from kernels.attention import attention
-from kernels.attention.pallas_gpu import entry
-from kernels.attention.pallas_tpu import call
+from kernels.attention.pallas_gpu import call as gpu_call
+from kernels.attention.pallas_tpu import call as tpu_call
 from kernels.attention.pallas_tpu.choice import choose
 from kernels.platform import building_for, device_kind
 from kernels.tuning import CANDIDATES, Blocks, entry_name, forcing, load, measured, save
@@ -101,7 +101,7 @@ def plans(monkeypatch, module, passes, kernel, has_term):
 @pytest.mark.parametrize("has_term", [False, True])
 def test_the_tpu_kernel_obeys(table, monkeypatch, has_term):
     def sizes():
-        found = plans(monkeypatch, call, ("forward", "gradients"), "pallas_tpu", has_term)
+        found = plans(monkeypatch, tpu_call, ("forward", "gradients"), "pallas_tpu", has_term)
         return {name: plan.size for name, plan in found.items()}
 
     name = entry_name("pallas_tpu", 64, jnp.float32, 2048, term=has_term, way="both")
@@ -136,7 +136,7 @@ def test_the_gpu_kernel_obeys_in_each_way(table, monkeypatch, way, has_term):
     passes = ("forward", "backward_q", "backward_kv", *(("backward_term",) if has_term else ()))
 
     def blocks():
-        found = plans(monkeypatch, entry, passes, "pallas_gpu", has_term)
+        found = plans(monkeypatch, gpu_call, passes, "pallas_gpu", has_term)
         assert set(found) == set(passes)
         assert len(set(found.values())) == 1
         return found["forward"].blocks._asdict()

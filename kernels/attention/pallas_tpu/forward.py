@@ -12,7 +12,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Int32
 
 from kernels.attention.pallas_tpu.band import Band
-from kernels.attention.pallas_tpu.blocks import grid, input_specs, query_spec, row_spec
+from kernels.attention.pallas_tpu.specs import grid, input_specs, query_spec, row_spec
 from kernels.attention.pallas_tpu.tile import (
     MASKED,
     Inputs,

@@ -1,4 +1,4 @@
-"""Attention for GPUs through Triton: the entry, and its gradient."""
+"""Attention for GPUs through Triton: what the kernels serve, and their gradient."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from jax import Array
 from kernels.attention.pallas_gpu.backward_kv import backward_kv
 from kernels.attention.pallas_gpu.backward_q import backward_q
 from kernels.attention.pallas_gpu.backward_term import backward_term
-from kernels.attention.pallas_gpu.blocks import blocks
+from kernels.attention.pallas_gpu.choice import blocks
 from kernels.attention.pallas_gpu.forward import forward
 from kernels.attention.pallas_gpu.plan import KernelBlocks, Plan, distances
 from kernels.attention.pallas_gpu.tile import Gradients, Operands
