@@ -101,12 +101,23 @@ def check(case: Case, dtype: str, serve) -> None:
     np.testing.assert_allclose(lse, want_lse, atol=tolerance, rtol=tolerance)
     paths = jax.tree_util.tree_leaves_with_path(grads)
     for (path, ours), theirs in zip(paths, jax.tree.leaves(want_grads), strict=True):
-        # Rounding errors of n terms of the size of 1 grow like their root, also if these cancel.
-        shared = case.tables is not None and case.tables[0] == 1
-        terms = case.batch * case.q_len * (case.heads if shared else 1)
-        least = terms**0.5 if "entries" in str(path) else 1.0
+        least = natural_size(case, str(path)) if dtype == "bfloat16" else 1.0
         error = np.abs(ours.astype(jnp.float32) - theirs).max()
         assert error <= tolerance * max(least, np.abs(theirs).max()), path
+
+
+def natural_size(case: Case, leaf: str) -> float:
+    """Return how large a gradient is whose terms do not cancel, from unit normal arrays.
+
+    A table's is a sum over queries, and rounding errors of n terms grow like their root whether or
+    not the terms cancel, as they do where all keys share an entry. The terms of a bias are products
+    of the upstream gradient and a value, of size `dim ** 0.5`.
+    """
+    if "entries" not in leaf:
+        return 1.0
+    shared = case.tables is not None and case.tables[0] == 1
+    terms = case.batch * case.q_len * (case.heads if shared else 1)
+    return (terms * case.dim) ** 0.5 if "bias" in leaf else terms**0.5
 
 
 def check_drawn(name: str, count: int) -> None:
