@@ -18,6 +18,7 @@ from eval.markdown import conditions, table
 from eval.usage import busy_cores, measure
 from kernels.attention import attention
 from kernels.attention.blockwise import live_tiles
+from kernels.cost import useful_pairs
 from longctx.attention.patterns import (
     Causal,
     Dilated,
@@ -91,13 +92,12 @@ def measured(patterns: Iterable[Pattern], length: int, steps: int) -> list[Spars
     """
     passes = [(pattern, *compiled(pattern, length)) for pattern in patterns]
     turns = [[measure(step, 1, warmup=0) for _, step, _ in passes] for _ in range(steps + 1)][1:]
-    at = np.arange(length, dtype=np.int32)
     results = []
     for (pattern, _, temp_bytes), runs in zip(passes, zip(*turns, strict=True), strict=True):
-        allowed = np.broadcast_to(pattern.allows(at[:, None], at[None, :]), (length, length))
         cpu, wall = (min(run[f"{kind}_seconds"] for run in runs) for kind in ("cpu", "wall"))
         live = live_tiles(pattern, length, length)
-        results.append(Sparse(float(allowed.mean()), *live, cpu, wall, temp_bytes))
+        allowed = useful_pairs(pattern, length, length) / length**2
+        results.append(Sparse(allowed, *live, cpu, wall, temp_bytes))
     return results
 
 

@@ -13,8 +13,9 @@ from einops import rearrange
 from jax import Array, lax
 
 from kernels.attention.mask import mask
+from kernels.attention.padding import pad
 from kernels.attention.places import Places, last_of
-from kernels.attention.saved import saved
+from kernels.attention.saved import of_rows, saved
 from kernels.attention.spec import Pattern, Tile
 from kernels.attention.term import Term
 from kernels.attention.tile_map import tile_map
@@ -37,7 +38,7 @@ def blockwise(
     rows, columns = min(BLOCK, q_len), min(BLOCK, k_len)
     consecutive = q_at.positions is None
     q_at, k_at = last_of(q_len, q_at, k_len, k_at)
-    q, k, v = (_pad(x, axis=2, to=size) for x, size in ((q, rows), (k, columns), (v, columns)))
+    q, k, v = (pad(x, axis=2, to=size) for x, size in ((q, rows), (k, columns), (v, columns)))
     q_at, k_at = _pad_places(q_at, rows), _pad_places(k_at, columns)
     counts = (q.shape[2] // rows, k.shape[2] // columns)
     if consecutive:
@@ -61,20 +62,13 @@ def blockwise(
 
 def live_tiles(pattern: Pattern, q_len: int, k_len: int) -> tuple[int, int]:
     """Return how many tiles are computed for consecutive tokens, and how many there are."""
-    rows, columns = min(BLOCK, q_len), min(BLOCK, k_len)
-    live = _live_tiles(pattern, q_len, k_len, rows, columns).counts
-    return int(live.sum()), len(live) * -(-k_len // columns)
-
-
-def _pad(x: Array, axis: int, to: int, fill: int = 0) -> Array:
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (0, -x.shape[axis] % to)
-    return jnp.pad(x, widths, constant_values=fill)
+    kinds = tile_map(pattern, q_len, k_len, min(BLOCK, q_len), min(BLOCK, k_len))
+    return int((kinds != Tile.SKIP).sum()), kinds.size
 
 
 def _pad_places(at: Places, to: int) -> Places:
     fills = zip(at, (-1, -1, 0), strict=True)
-    return Places(*(None if x is None else _pad(x, 1, to, fill) for x, fill in fills))
+    return Places(*(None if x is None else pad(x, 1, to, fill) for x, fill in fills))
 
 
 class _Live:
@@ -188,8 +182,7 @@ def _backward(plan: Plan, residuals, cotangents):
     _, tiles, rows, columns, live = plan
     q, k, v, params, q_at, k_at, out, lse = residuals
     d_out, d_lse = cotangents
-    delta = (d_out * out).sum(axis=-1) - d_lse
-    lse = jnp.where(jnp.isfinite(lse), lse, 0.0)
+    lse, delta = of_rows(out, lse, d_out, d_lse)
     f32 = partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.float32))
 
     def one_row(carry, row):

@@ -15,10 +15,10 @@ import numpy as np
 from jax import Array, lax
 
 from kernels.attention.places import Places
-from kernels.attention.saved import saved
+from kernels.attention.saved import of_rows, saved
 from kernels.attention.skew import skew, unskew
 from kernels.attention.spec import Pattern
-from kernels.attention.term import Entries, Term
+from kernels.attention.term import Entries, Term, score_entries_only
 
 MAX_KEYS = 4096
 IN_FLIGHT = 2
@@ -39,6 +39,7 @@ def row_blocks(
     Raises:
         NotImplementedError: positions are given, there are more than `MAX_KEYS` keys, or the term
             isn't one of the distance alone, or adds to the values.
+        ValueError: the term's tables fit neither the heads nor the dim.
     """
     if q_at.positions is not None:
         raise NotImplementedError("row_blocks serves consecutive positions only")
@@ -47,17 +48,10 @@ def row_blocks(
             f"row_blocks unrolls its blocks, so it serves up to {MAX_KEYS} keys, not {k.shape[2]}"
         )
     q_len, k_len = q.shape[2], k.shape[2]
-    entries = Entries()
-    if term is not None:
-        said = term.by_distance(_distances(pattern, q_len, k_len))
-        if said is None or said.values is not None:
-            raise NotImplementedError(
-                f"row_blocks serves terms of the distance that add to scores alone, "
-                f"which {type(term).__name__} is not"
-            )
-        entries = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (q.shape[1], *x.shape[1:])).astype(jnp.float32), said
-        )
+    said = score_entries_only("row_blocks", term, _distances(pattern, q_len, k_len), q)
+    entries = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (q.shape[1], *x.shape[1:])).astype(jnp.float32), said
+    )
     documents = None
     if q_at.segments is not None and k_at.segments is not None:
         documents = tuple(
@@ -219,8 +213,7 @@ def _backward(pattern: Pattern, residuals, cotangents):
     kv_heads, k_len = k.shape[1:3]
     group = heads // kv_heads
     blocks, offset = _plan(pattern, q_len, k_len), k_len - q_len
-    delta = (d_out * out).sum(axis=-1) - d_lse
-    lse = jnp.where(jnp.isfinite(lse), lse, 0.0)
+    lse, delta = of_rows(out, lse, d_out, d_lse)
     q_t, k_t, v_t, d_out_t = (x.swapaxes(2, 3) for x in (q, k, v, d_out))
     entries_t = _transposed(entries)
 

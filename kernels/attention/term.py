@@ -141,17 +141,29 @@ def per_head(
     return jnp.broadcast_to(table, (heads, *table.shape[1:]))
 
 
-def check_entries(entries: Entries, heads: int, dim: int) -> None:
-    """Make sure that entries are for these heads: kernels would read something else without a word.
+def score_entries_only(
+    kernel: str, term: Term | None, distances: Int[np.ndarray, " distances"], q: Array
+) -> Entries:
+    """Return what a term says of distances, for a kernel that has scores by distance and no more.
 
     Raises:
-        ValueError: there are tables for neither one nor all heads, or vectors of another dim.
+        NotImplementedError: the term is not one of the distance alone, or adds to the values.
+        ValueError: there are tables for neither one nor all of the queries' heads, or vectors of
+            another dim: a kernel would read something else without a word.
     """
+    entries = Entries() if term is None else term.by_distance(distances)
+    if entries is None or entries.values is not None:
+        raise NotImplementedError(
+            f"{kernel} serves terms of the distance that add to scores alone, which "
+            f"{type(term).__name__} is not"
+        )
+    heads, dim = q.shape[1], q.shape[3]
     for name, table in entries._asdict().items():
         if table is not None and table.shape[0] not in (1, heads):
             raise ValueError(f"{name} {table.shape} must be of 1 head or of all {heads}")
     if entries.embeddings is not None and entries.embeddings.shape[2] != dim:
         raise ValueError(f"embeddings {entries.embeddings.shape} must have the queries' dim {dim}")
+    return entries
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["parts"], meta_fields=[])

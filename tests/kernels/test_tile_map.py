@@ -3,14 +3,11 @@
 import numpy as np
 import pytest
 
-from kernels.attention.spec import Tile
+from kernels.attention.spec import Pattern, Tile
 from kernels.attention.tile_map import tile_map
-from longctx.attention.patterns import Causal, Dilated, Fixed, Global, Local, Prefix, Strided
+from longctx.variants import members
 
-PATTERNS = [
-    Causal(), Local(5), Local(4, ahead=3), Strided(6), Dilated(4, 3), Fixed(8, 2), Prefix(7),
-    Global(3) & Causal(), Local(4) | Dilated(3, 5),
-]  # fmt: skip
+PATTERNS = [pattern for kind in members(Pattern).values() for pattern in kind.small()]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from kernels.attention.padding import pad
 from kernels.attention.pallas_gpu.backward_kv import backward_kv
 from kernels.attention.pallas_gpu.backward_q import backward_q
 from kernels.attention.pallas_gpu.backward_term import backward_term
@@ -15,15 +16,13 @@ from kernels.attention.pallas_gpu.forward import forward
 from kernels.attention.pallas_gpu.plan import KernelBlocks, Plan, distances
 from kernels.attention.pallas_gpu.tile import Gradients, Operands
 from kernels.attention.places import Places
-from kernels.attention.saved import saved
+from kernels.attention.saved import of_rows, saved
 from kernels.attention.spec import Pattern
-from kernels.attention.term import Entries, Term, check_entries
+from kernels.attention.term import Entries, Term, score_entries_only
 from kernels.platform import platform
 from kernels.tuning import measured
 
 LARGEST_DIM = 128
-HUGE = 1e30
-"""The logsumexp that makes all weights of a row 0."""
 DTYPES = (jnp.bfloat16, jnp.float32)
 
 
@@ -52,26 +51,27 @@ def pallas_gpu(
         chosen = _chosen(q, k, term)
     batch, q_len, dim = q.shape[0], q.shape[2], q.shape[3]
     plan = Plan(pattern, q_len, k.shape[2], chosen)
-    entries = _said(term, distances(plan))
-    check_entries(entries, q.shape[1], dim)
+    entries = score_entries_only("pallas_gpu", term, distances(plan), q)
     segments = None
     if q_at.segments is not None and k_at.segments is not None:
         segments = (
-            _pad(jnp.broadcast_to(q_at.segments, (batch, q_len)), 1, plan.q_padded),
-            _pad(jnp.broadcast_to(k_at.segments, (batch, plan.k_len)), 1, plan.k_padded),
+            pad(jnp.broadcast_to(q_at.segments, (batch, q_len)), 1, plan.q_padded),
+            pad(jnp.broadcast_to(k_at.segments, (batch, plan.k_len)), 1, plan.k_padded),
         )
     width = _width(q)
-    q = _pad(_pad(q, 3, width), 2, plan.q_padded)
-    k, v = (_pad(_pad(x, 3, width), 2, plan.k_padded) for x in (k, v))
+    q = pad(pad(q, 3, width), 2, plan.q_padded)
+    k, v = (pad(pad(x, 3, width), 2, plan.k_padded) for x in (k, v))
     if entries.embeddings is not None:
-        entries = entries._replace(embeddings=_pad(entries.embeddings, 2, width))
+        entries = entries._replace(embeddings=pad(entries.embeddings, 2, width))
     out, lse = _core(plan, q, k, v, entries, segments)  # pyright: ignore
     return out[:, :, :q_len, :dim], lse[:, :, :q_len]
 
 
 def _chosen(q: Array, k: Array, term: Term | None) -> KernelBlocks:
     """Return the default blocks, with rows and columns that were measured where some were."""
-    usual = blocks(_width(q), q.dtype, _said(term, np.zeros(1, np.int32)))
+    usual = blocks(
+        _width(q), q.dtype, score_entries_only("pallas_gpu", term, np.zeros(1, np.int32), q)
+    )
     case, has_term = ("pallas_gpu", q.shape[3], q.dtype, k.shape[2]), term is not None
     ways = "forward", "backward", "backward", "backward"
     found = (measured(*case, term=has_term, way=way) for way in ways)
@@ -82,19 +82,6 @@ def _chosen(q: Array, k: Array, term: Term | None) -> KernelBlocks:
 def _width(q: Array) -> int:
     """Return the dim that Triton takes: a power of 2 that fills a tensor core."""
     return max(16, 1 << (q.shape[3] - 1).bit_length())
-
-
-def _said(term: Term | None, distances: np.ndarray) -> Entries:
-    """Return what a term says of distances, or refuse it."""
-    if term is None:
-        return Entries()
-    said = term.by_distance(distances)
-    if said is None or said.values is not None:
-        raise NotImplementedError(
-            f"pallas_gpu serves terms of the distance that add to scores alone, "
-            f"which {type(term).__name__} is not"
-        )
-    return said
 
 
 def _check(q: Array, k: Array, v: Array, q_at: Places) -> None:
@@ -111,14 +98,6 @@ def _check(q: Array, k: Array, v: Array, q_at: Places) -> None:
             f"pallas_gpu serves bfloat16 and float32, the same for q, k and v, not {q.dtype}, "
             f"{k.dtype}, {v.dtype}"
         )
-
-
-def _pad(x: Array, axis: int, to: int) -> Array:
-    if x.shape[axis] == to:
-        return x
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (0, to - x.shape[axis])
-    return jnp.pad(x, widths)
 
 
 Segments = tuple[Array, Array] | None
@@ -149,8 +128,7 @@ def _backward(plan: Plan, residuals, cotangents):
     q, k, v, entries, segments, out, lse = residuals
     d_out, d_lse = cotangents
     x = _operands(q, k, v, entries, segments)
-    delta = (d_out.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1) - d_lse
-    g = Gradients(d_out.astype(q.dtype), jnp.where(jnp.isfinite(lse), lse, HUGE), delta)
+    g = Gradients(d_out.astype(q.dtype), *of_rows(out, lse, d_out, d_lse))
     dk, dv = backward_kv(plan, x, g)
     d_entries = Entries()
     if jax.tree.leaves(entries):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from kernels.attention.padding import pad
 from kernels.attention.pallas_tpu.backward import Given, Gradients
 from kernels.attention.pallas_tpu.choice import choose
 from kernels.attention.pallas_tpu.forward import forward, row_walk
@@ -14,13 +15,10 @@ from kernels.attention.pallas_tpu.stretches import gradients
 from kernels.attention.pallas_tpu.tile import Inputs, Plan
 from kernels.attention.pallas_tpu.walk import MAX_STEPS, MAX_TILES
 from kernels.attention.places import Places
-from kernels.attention.saved import saved
+from kernels.attention.saved import of_rows, saved
 from kernels.attention.spec import Pattern
-from kernels.attention.term import Entries, Term, check_entries
+from kernels.attention.term import Entries, Term, score_entries_only
 from kernels.platform import platform
-
-BLIND = 1e30
-"""In the backward pass, the logsumexp of a row that sees no key."""
 
 
 def pallas_tpu(
@@ -63,38 +61,25 @@ def run(
             f"pallas_tpu lists the tiles to visit in scalar memory, which holds {MAX_STEPS}, not "
             f"{steps} of {plan.size} queries and keys: choose a sparser pattern or fewer tokens"
         )
-    entries = Entries() if term is None else _entries(plan, term, q)
+    entries = _entries(plan, term, q)
     q_to, k_to = plan.q_tiles * plan.size, plan.k_tiles * plan.size
     segments = None
     if q_at.segments is not None and k_at.segments is not None:
-        segments = _pad(q_at.segments, 1, q_to, -2), _pad(k_at.segments, 1, k_to, -2)
+        segments = pad(q_at.segments, 1, q_to, -2), pad(k_at.segments, 1, k_to, -2)
         segments = segments[0][:, None], segments[1][:, None]
-    q, k, v = _pad(q, 2, q_to), _pad(k, 2, k_to), _pad(v, 2, k_to)
+    q, k, v = pad(q, 2, q_to), pad(k, 2, k_to), pad(v, 2, k_to)
     out, lse = _core(plan, q, k, v, entries, segments)  # pyright: ignore[reportGeneralTypeIssues]
     return out[:, :, : plan.q_len], lse[:, :, : plan.q_len]
 
 
-def _entries(plan: Plan, term: Term, q: Array) -> Entries:
+def _entries(plan: Plan, term: Term | None, q: Array) -> Entries:
     length = (plan.q_tiles + plan.k_tiles) * plan.size
     largest = plan.k_len - plan.q_len + plan.q_tiles * plan.size
-    said = term.by_distance(largest - np.arange(length))
-    if said is None or said.values is not None:
-        raise NotImplementedError(
-            f"pallas_tpu serves terms of the distance that add to scores alone, which "
-            f"{type(term).__name__} is not"
-        )
-    check_entries(said, q.shape[1], q.shape[3])
-    bias = said.bias
+    embeddings, bias, _ = score_entries_only("pallas_tpu", term, largest - np.arange(length), q)
     return Entries(
-        embeddings=None if said.embeddings is None else said.embeddings.astype(q.dtype),
+        embeddings=None if embeddings is None else embeddings.astype(q.dtype),
         bias=None if bias is None else bias[:, None].astype(jnp.float32),
     )
-
-
-def _pad(x: Array, axis: int, to: int, fill: int = 0) -> Array:
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (0, to - x.shape[axis])
-    return jnp.pad(x, widths, constant_values=fill)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -111,8 +96,7 @@ def _forward(plan: Plan, q, k, v, entries: Entries, segments):
 def _backward(plan: Plan, residuals, cotangents):
     q, k, v, entries, segments, out, lse = residuals
     d_out, d_lse = cotangents
-    delta = (d_out.astype(jnp.float32) * out).sum(axis=-1) - d_lse
-    lse = jnp.where(lse == -jnp.inf, BLIND, lse)  # its row's weights become 0
+    lse, delta = of_rows(out, lse, d_out, d_lse)
     given = Given(d_out.astype(q.dtype), lse[:, :, None], delta[:, :, None])
     found = gradients(plan, Inputs(q, k, v, entries, entries, segments), given)
     d = jax.tree.map(lambda g, x: g.astype(x.dtype), found, Gradients(q, k, v, entries))

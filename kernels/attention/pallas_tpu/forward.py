@@ -1,6 +1,6 @@
 """The forward kernel for TPUs: an online softmax over the live tiles (Dao et al. 2022)."""
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -82,6 +82,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
     )(jnp.asarray(steps), inputs)
 
 
+@lru_cache(maxsize=64)
 def row_walk(plan: Plan) -> Int32[np.ndarray, " words"]:
     """Return a walk over all rows of tiles, padding included, so that all output is written."""
     kinds = tile_map(plan.pattern, plan.q_len, plan.k_len, plan.size, plan.size)
