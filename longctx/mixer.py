@@ -1,7 +1,7 @@
 """What mixes tokens: one verb for training, prefill, decoding and recurrence."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from flax import nnx
 from jax import Array
@@ -10,6 +10,19 @@ from jaxtyping import Float
 
 from kernels.attention.places import Places
 from longctx.attention.positions import NoPosition, Position
+
+
+class Statistic(nnx.Variable):
+    """What a layer measures of its inputs and no gradient changes, e.g. centroids of clusters."""
+
+
+class Told(NamedTuple):
+    """What a pass of training tells besides its outputs."""
+
+    loss: Float[Array, ""]
+    """Added to the mean loss of the batch, with its gradient."""
+    metrics: dict[str, Float[Array, ""]]
+    """Numbers to log, by name."""
 
 
 class Mixer(nnx.Module):
@@ -22,6 +35,21 @@ class Mixer(nnx.Module):
     def grow_state(self, state: Any, capacity: int) -> Any:
         """Return the same state with room for `capacity` tokens; the default needs no room."""
         return state
+
+    def training_state(self, batch: int) -> Any:
+        """Return the state that training starts from and carries from batch to batch.
+
+        The default, None, carries nothing. All its arrays have the batch as their first axis. Rows
+        may be packed: tokens of another segment than those in the state share nothing with them.
+        """
+        return None
+
+    def told(self, state: Any) -> Told | None:
+        """Return what the pass that left this training state tells; the default tells nothing."""
+        return None
+
+    def absorb(self, state: Any) -> None:
+        """Update the layer's `Statistic` variables by what a pass of training left in its state."""
 
     def __call__(
         self,
@@ -77,6 +105,13 @@ class MixerConfig(ABC):
     def prefix(self) -> int | None:
         """How many first tokens see each other in both directions; None if any see ahead."""
         return 0
+
+    def scored(self, model: int, window: int) -> float:
+        """Return the pairs of a window that talk times the width that scores them.
+
+        It is for the count of operations; the default has no pairs.
+        """
+        return 0.0
 
     @property
     def position_scheme(self) -> Position:
