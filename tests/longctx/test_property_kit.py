@@ -45,7 +45,7 @@ def variants() -> dict[str, MixerConfig]:
 
 VARIANTS = variants()
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-every_variant = pytest.mark.parametrize("name", VARIANTS)
+every_variant = pytest.mark.parametrize("name", VARIANTS, ids=str)
 
 
 def prefix(name: str) -> int | None:
@@ -106,7 +106,7 @@ def test_changing_the_future_changes_nothing(name, record):
         close(record, before[:, :20], after[:, :20], 0.0)
 
 
-@pytest.mark.parametrize("name", CACHED)
+@pytest.mark.parametrize("name", CACHED, ids=str)
 @pytest.mark.parametrize("cuts", [(1, 9), (20, 21)], ids=str)
 def test_any_chunking_gives_the_whole(name, cuts, record):
     x, model = tokens(), build(name)
@@ -123,7 +123,7 @@ def test_any_chunking_gives_the_whole(name, cuts, record):
 
 @settings(max_examples=8, derandomize=True)
 @given(cuts=st.lists(st.integers(1, LENGTH - 1), unique=True, max_size=6), rows=st.integers(1, 3))
-@pytest.mark.parametrize("name", CACHED)
+@pytest.mark.parametrize("name", CACHED, ids=str)
 @pytest.mark.slow
 def test_any_drawn_chunking_gives_the_whole(name, cuts, rows):
     x, model = tokens(rows), build(name)
@@ -135,7 +135,7 @@ def test_any_drawn_chunking_gives_the_whole(name, cuts, rows):
     np.testing.assert_allclose(jnp.concatenate(parts, axis=1), run(model, x)[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", CACHED)
+@pytest.mark.parametrize("name", CACHED, ids=str)
 def test_rows_of_different_lengths_continue_alone(name, record):
     """Right-padded prompts of 9 and 20 tokens, then 8 more each, against the whole pass."""
     x, model, lengths = tokens(), build(name), (9, 20)
@@ -163,7 +163,9 @@ def translation_invariant(name: str) -> bool:
     return mixer.pattern.relative and not absolute and (term is None or term.relative)
 
 
-@pytest.mark.parametrize("name", [name for name in VARIANTS if translation_invariant(name)])
+@pytest.mark.parametrize(
+    "name", [name for name in VARIANTS if translation_invariant(name)], ids=str
+)
 def test_shifting_all_positions_changes_nothing(name, record):
     x, model = tokens(), build(name)
     plain, _ = run(model, x)
@@ -237,7 +239,7 @@ def test_every_parameter_gets_a_gradient(name):
         assert np.any(grad), path
 
 
-@pytest.mark.parametrize("name", [name for name in CACHED if prefix(name)])
+@pytest.mark.parametrize("name", [name for name in CACHED if prefix(name)], ids=str)
 def test_a_chunk_that_ends_inside_a_prefix_is_nan_and_not_quietly_wrong(name):
     x, model = tokens(), build(name)
     cut = (prefix(name) or 0) - 1
@@ -245,7 +247,7 @@ def test_a_chunk_that_ends_inside_a_prefix_is_nan_and_not_quietly_wrong(name):
     assert np.isnan(logits).all()
 
 
-@pytest.mark.parametrize("name", CACHED)
+@pytest.mark.parametrize("name", CACHED, ids=str)
 def test_a_state_is_saved_and_restored(name, tmp_path):
     x, model = tokens(), build(name)
     _, state = run(model, x, 0, 20, model.init_state(2, LENGTH))
@@ -257,7 +259,7 @@ def test_a_state_is_saved_and_restored(name, tmp_path):
     np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("name", CACHED)
+@pytest.mark.parametrize("name", CACHED, ids=str)
 def test_a_fresh_state_is_a_fresh_start_and_a_grown_one_goes_on(name, record):
     x, model = tokens(), build(name)
     _, state = run(model, x, 0, 20, model.init_state(2, 20))
