@@ -1,6 +1,5 @@
 """The nearest keys tile by tile: no more than one tile of scores exists at a time."""
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -31,7 +30,8 @@ def blockwise(
     recall: float,
 ) -> tuple[Array, Array]:
     """Return (scores, index); see `kernels.topk.nearest`. Serves every call, exactly."""
-    return _search(_all_of_tile, q, k, k_scale, count, pattern, q_at, k_at)
+    sizes = ROWS, COLUMNS
+    return _search(q, k, k_scale, q_at, k_at, count, pattern, 1.0, sizes)
 
 
 def approximate(
@@ -54,40 +54,31 @@ def approximate(
     """
     if recall == 1.0:
         raise NotImplementedError("the approximate search needs a recall below 1")
-    select = partial(_some_of_tile, count, recall)
-    return _search(select, q, k, k_scale, count, pattern, q_at, k_at)
+    sizes = ROWS, COLUMNS
+    return _search(q, k, k_scale, q_at, k_at, count, pattern, recall, sizes)
 
 
-def _all_of_tile(scores: Array, index: Array) -> Best:
-    return scores, jnp.broadcast_to(index, scores.shape)
-
-
-def _some_of_tile(count: int, recall: float, scores: Array, index: Array) -> Best:
-    # Partial reduction compares numbers, and has no notion of -inf as missing.
-    scores = jnp.maximum(scores, jnp.finfo(jnp.float32).min)
-    scores, place = lax.approx_max_k(scores, min(count, index.size), recall_target=recall)
-    scores = jnp.where(scores == jnp.finfo(jnp.float32).min, -jnp.inf, scores)
-    return scores, index[place]
-
-
+# Jitted, so that calls outside of a jitted function do not compile their loops each time.
+@partial(jax.jit, static_argnames=("count", "pattern", "recall", "sizes"))
 def _search(
-    select: Callable[[Array, Array], Best],
     q: Array,
     k: Array,
     k_scale: Array | None,
-    count: int,
-    pattern: Pattern,
     q_at: Places,
     k_at: Places,
+    count: int,
+    pattern: Pattern,
+    recall: float,
+    sizes: tuple[int, int],
 ) -> tuple[Array, Array]:
-    q_len, rows = q.shape[2], min(ROWS, q.shape[2])
+    q_len, rows, columns = q.shape[2], min(sizes[0], q.shape[2]), min(sizes[1], k.shape[2])
     q = pad(rearrange(q, "b (kv group) q d -> b kv group q d", kv=k.shape[1]), 3, rows)
     q_at = jax.tree.map(lambda x: pad(x, 1, rows, -1), q_at)
 
     def one_row(i: Array) -> Best:
         q_i = lax.dynamic_slice_in_dim(q, i * rows, rows, 3).astype(jnp.float32)
         q_at_i = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, i * rows, rows, 1), q_at)
-        return _nearest_of_row(select, q_i, k, k_scale, count, pattern, q_at_i, k_at)
+        return _nearest_of_row(q_i, k, k_scale, q_at_i, k_at, count, pattern, recall, columns)
 
     scores, index = lax.map(one_row, jnp.arange(q.shape[3] // rows))
     join = "i b kv group q count -> b (kv group) (i q) count"
@@ -96,16 +87,17 @@ def _search(
 
 
 def _nearest_of_row(
-    select: Callable[[Array, Array], Best],
     q: Array,
     k: Array,
     k_scale: Array | None,
-    count: int,
-    pattern: Pattern,
     q_at: Places,
     k_at: Places,
+    count: int,
+    pattern: Pattern,
+    recall: float,
+    columns: int,
 ) -> Best:
-    k_len, columns = k.shape[2], min(COLUMNS, k.shape[2])
+    k_len = k.shape[2]
 
     def one_tile(j: Array, best: Best) -> Best:
         # The last tile starts early instead of being padded, which would copy all keys.
@@ -122,7 +114,7 @@ def _nearest_of_row(
                 scores *= take(k_scale, axis=2)[:, :, None, None]
             scores = jnp.where(seen[:, :, None], scores, -jnp.inf)
             # What was found before stands first, so that of equal keys the first is kept.
-            both = zip(best, select(scores, index), strict=True)
+            both = zip(best, _of_tile(scores, index, count, recall), strict=True)
             scores, index_of = (jnp.concatenate(pair, axis=-1) for pair in both)
             scores, place = lax.top_k(scores, count)
             return scores, jnp.take_along_axis(index_of, place, axis=-1)
@@ -132,3 +124,16 @@ def _nearest_of_row(
     shape = (*q.shape[:-1], count)
     start = jnp.full(shape, -jnp.inf), jnp.full(shape, -1, jnp.int32)
     return lax.fori_loop(0, -(-k_len // columns), one_tile, start)
+
+
+def _of_tile(scores: Array, index: Array, count: int, recall: float) -> Best:
+    """Return what of a tile may be among the nearest of all."""
+    if recall == 1.0:
+        return scores, jnp.broadcast_to(index, scores.shape)
+    # Partial reduction compares numbers, and has no notion of -inf as missing.
+    least = jnp.finfo(jnp.float32).min
+    found = lax.approx_max_k(
+        jnp.maximum(scores, least), min(count, index.size), recall_target=recall
+    )
+    scores, place = found
+    return jnp.where(scores == least, -jnp.inf, scores), index[place]

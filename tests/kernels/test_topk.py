@@ -35,10 +35,14 @@ def both(q, k, **call):
     return found
 
 
-@pytest.mark.parametrize("count", [1, 5, 16, 60])
-@pytest.mark.parametrize(("q_len", "k_len"), [(1, 1), (1, 40), (8, 16), (21, 50), (50, 50)])
-@pytest.mark.parametrize("kv_heads", [4, 2, 1])
-def test_tiles_find_what_the_textbook_finds(count, q_len, k_len, kv_heads):
+@pytest.mark.parametrize(
+    ("q_len", "k_len", "kv_heads", "count"),
+    [
+        (1, 1, 4, 1), (1, 1, 1, 5), (1, 40, 2, 5), (1, 40, 4, 60), (8, 16, 1, 16),
+        (8, 16, 4, 17), (21, 50, 4, 1), (21, 50, 2, 16), (50, 50, 1, 5), (50, 50, 2, 60),
+    ],
+)  # fmt: skip
+def test_tiles_find_what_the_textbook_finds(q_len, k_len, kv_heads, count):
     q, k = arrays(q_len, k_len, kv_heads=kv_heads)
     scores, index = both(q, k, count=count, pattern=Causal())
     assert scores.shape == index.shape == (2, 4, q_len, count)
@@ -92,14 +96,13 @@ def test_no_gradient_flows():
 
 
 @pytest.mark.parametrize("recall", [0.5, 0.95])
-def test_the_approximate_search_keeps_its_recall(recall, record, monkeypatch):
+def test_the_approximate_search_keeps_its_recall(recall, monkeypatch):
     monkeypatch.setattr("kernels.topk.blockwise.COLUMNS", 2048)
     q, k = arrays(64, 5000, heads=2, kv_heads=2, dim=16)
     call = {"count": 32, "pattern": Causal()}
     _, want = nearest(q, k, implementation="reference", **call)
     scores, found = nearest(q, k, recall=recall, **call)
     got = np.mean([len({*a} & {*b}) / 32 for a, b in zip(rows(want), rows(found), strict=True)])
-    record(1.0 - got)
     assert got >= recall - 0.02
     picked = jnp.take_along_axis(jnp.einsum("bhqd,bhkd->bhqk", q, k), found, axis=-1)
     np.testing.assert_allclose(scores, picked, atol=1e-4)

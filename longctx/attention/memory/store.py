@@ -47,9 +47,7 @@ class Entries:
 
     def take(
         self, index: Int[Array, "batch kv_heads found"]
-    ) -> tuple[
-        Float[Array, "batch kv_heads found dim"], Float[Array, "batch kv_heads found dim"]
-    ]:
+    ) -> tuple[Float[Array, "batch kv_heads found dim"], Float[Array, "batch kv_heads found dim"]]:
         """Return float32 keys and values of some entries."""
         return _taken(self.k, self.k_scale, index), _taken(self.v, self.v_scale, index)
 
@@ -68,9 +66,7 @@ def _taken(x: Array, scale: Array | None, index: Array) -> Array:
     return found * jnp.take_along_axis(scale, index, axis=2)[..., None]
 
 
-@partial(
-    jax.tree_util.register_dataclass, data_fields=["entries", "next"], meta_fields=["storage"]
-)
+@partial(jax.tree_util.register_dataclass, data_fields=["entries", "next"], meta_fields=["storage"])
 @dataclass(frozen=True)
 class Store:
     """The last `slots` entries of each row, in the order in which they came.
@@ -122,6 +118,8 @@ class Store:
         (batch, slots), length = self.entries.at.positions.shape, positions.shape[1]
         at = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, length)), new.at)
         real = at.positions >= 0
+        if at.segments is not None:
+            real &= at.segments >= 0
         rank, total = jnp.cumsum(real, axis=1) - 1, real.sum(axis=1)
         keep = real & (rank >= total[:, None] - slots)
         slot = jnp.where(keep, (self.next[:, None] + rank) % slots, slots)  # out of bounds: dropped
@@ -133,8 +131,6 @@ class Store:
         old, next_slot = self.entries, (self.next + total) % slots
         entries = replace(
             jax.tree.map(by_head, replace(old, at=None), replace(new, at=None)),
-            at=jax.tree.map(
-                lambda old, new: old.at[row, slot].set(new, mode="drop"), old.at, at
-            ),
+            at=jax.tree.map(lambda old, new: old.at[row, slot].set(new, mode="drop"), old.at, at),
         )
         return replace(self, entries=entries, next=next_slot.astype(jnp.int32))
