@@ -21,6 +21,7 @@ from longctx.attention.memory.retrieval import attend, normalised, retrieve
 from longctx.attention.patterns import Local
 from longctx.attention.positions import Position, RelativeEmbedding
 from longctx.mixer import MixerConfig, Told, refuse_packed_state
+from longctx.mixers.documents import real_tokens
 
 INITIAL_SCALE = 10.0
 
@@ -178,14 +179,18 @@ class MemorizingLayer(AttentionLayer):
         y = self.joined(self._together(local, memory).astype(self.dtype))
         if state is None:
             return y, None
-        asked = jnp.broadcast_to(new.at.positions >= 0, x.shape[:2])
+        asked = real_tokens(x, counted)
         answered = asked & jnp.isfinite(memory[1]).any(axis=1)
         counts = (a.sum(axis=1).astype(jnp.float32) for a in (asked, answered))
+        assert cache is not None
         return y, MemorizingState(cache, state.store.extend(new), *counts)
 
-    def _local(self, q, k, v, at: Places, counted: Places, cache: KVCache | None):
+    def _local(
+        self, q: Array, k: Array, v: Array, at: Places, counted: Places, cache: KVCache | None
+    ) -> tuple[tuple[Array, Array], KVCache | None]:
         """Return (out, lse) of the local attention, and its cache."""
         self._require_coordinates(at)
+        assert counted.positions is not None
         pattern, term = self.config.pattern, self.place.term()
         q, k = (self.place.rotate(a, counted.positions) for a in (q, k))
         relative = pattern.relative and (term is None or term.relative)
@@ -199,6 +204,7 @@ class MemorizingLayer(AttentionLayer):
             q, k, v, pattern=pattern, term=term, q_at=q_at, k_at=k_at, return_lse=True,
             implementation=self.config.implementation,
         )  # fmt: skip
+        assert isinstance(found, tuple)
         return found, cache
 
     def _remembered(self, q: Array, new: Entries, store: Store | None) -> tuple[Array, Array]:

@@ -52,8 +52,6 @@ def retrieve(
     return jnp.take_along_axis(jnp.concatenate(indices, axis=-1), place, axis=-1)
 
 
-# Jitted, so that calls outside of a jitted function do not compile the loop each time.
-@jax.jit
 def attend(
     q: Float[Array, "batch heads len dim"],
     sources: Sequence[Entries],
@@ -64,7 +62,13 @@ def attend(
     A query without an entry gets 0 and -inf. Of the entries themselves only `ROWS` queries' are
     in memory at a time; the backward pass takes them again.
     """
-    length, rows = q.shape[2], min(ROWS, q.shape[2])
+    return _attend(q, tuple(sources), index, min(ROWS, q.shape[2]))
+
+
+# Jitted, so that calls outside of a jitted function do not compile the loop each time.
+@partial(jax.jit, static_argnames="rows")
+def _attend(q: Array, sources: tuple[Entries, ...], index: Array, rows: int) -> tuple[Array, Array]:
+    length = q.shape[2]
     cut = partial(rearrange, pattern="b h (i q) d -> i b h q d", q=rows)
     blocks = cut(pad(q, 2, rows)), cut(pad(index, 2, rows, -1))
     block = jax.checkpoint(partial(_attend_block, sources))

@@ -115,7 +115,7 @@ class Store:
                 "a store wants the positions of its entries, and their segments if and only if it "
                 f"is packed, but got {new.at}"
             )
-        (batch, slots), length = self.entries.at.positions.shape, positions.shape[1]
+        (batch, _, slots, _), length = self.entries.k.shape, positions.shape[1]
         at = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, length)), new.at)
         real = at.positions >= 0
         if at.segments is not None:
