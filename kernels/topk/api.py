@@ -1,0 +1,116 @@
+"""The one signature of the search for nearest keys, and the choice of who serves a call."""
+
+from collections.abc import Callable
+
+import jax
+from jax import Array
+from jaxtyping import Float, Int, Shaped
+
+from kernels.attention.places import Places, last_of
+from kernels.attention.spec import Pattern
+from kernels.platform import platform
+from kernels.topk.blockwise import approximate, blockwise
+from kernels.topk.reference import reference
+
+IMPLEMENTATIONS: dict[str, Callable[..., tuple[Array, Array]]] = {
+    "reference": reference,
+    "blockwise": blockwise,
+    "approximate": approximate,
+}
+
+PREFERRED = {
+    "cpu": ("approximate", "blockwise"),
+    "tpu": ("approximate", "blockwise"),
+    "gpu": ("approximate", "blockwise"),
+}
+"""Implementations to try, best first, by platform."""
+
+
+def nearest(
+    q: Float[Array, "batch heads q_len dim"],
+    k: Shaped[Array, "batch kv_heads k_len dim"],
+    *,
+    count: int,
+    pattern: Pattern,
+    q_at: Places = Places(),
+    k_at: Places | None = None,
+    k_scale: Float[Array, "batch kv_heads k_len"] | None = None,
+    recall: float = 1.0,
+    implementation: str | None = None,
+) -> tuple[Float[Array, "batch heads q_len count"], Int[Array, "batch heads q_len count"]]:
+    """Return the largest `k_scale * (q . k)` of each query, and which keys have them.
+
+    Args:
+        q, k: each key head serves `heads / kv_heads` consecutive query heads. Keys may be of any
+            type, such as int8; products are float32.
+        count: how many keys a query gets.
+        pattern: which keys it may get, as in `kernels.attention.attention`.
+        q_at, k_at: where the tokens stand, as there; position -1 is an empty slot.
+        k_scale: factor on each key's products; 1 by default.
+        recall: the share of the nearest that has to be found, in expectation; 1 is exact.
+        implementation: a name in `IMPLEMENTATIONS`, or None for the first that can.
+
+    Returns:
+        Float32 scores, falling, and int32 indices of the keys; of equal keys the first comes first
+        if the search is exact. Where a query has fewer keys than `count`, the rest are -inf and
+        -1. No gradient flows: compute again the scores of what was found.
+
+    Raises:
+        ValueError: shapes do not fit each other, `count` or `recall` is out of its range, or the
+            implementation's name is unknown.
+        NotImplementedError: the named implementation cannot serve this call; the text says why.
+        ExceptionGroup: none can; it holds every reason.
+    """
+    k_at = q_at if k_at is None else k_at
+    _check(q, k, k_scale)
+    _check_places(q, q_at, k, k_at)
+    if count < 1 or not 0.0 < recall <= 1.0:
+        raise ValueError(f"count {count} must be positive and recall {recall} in (0, 1]")
+    q, k, k_scale = jax.lax.stop_gradient((q, k, k_scale))
+    places = last_of(q.shape[2], q_at, k.shape[2], k_at)
+    args = (q, k, k_scale, count, pattern, *(at._replace(coordinates=None) for at in places))
+    return _serve(implementation, *args, recall)
+
+
+def _serve(implementation: str | None, *args) -> tuple[Array, Array]:
+    if implementation is not None:
+        if implementation not in IMPLEMENTATIONS:
+            raise ValueError(
+                f"implementation is {implementation!r}; known are {', '.join(IMPLEMENTATIONS)}"
+            )
+        return IMPLEMENTATIONS[implementation](*args)
+    reasons = []
+    for name in PREFERRED.get(platform(), ("blockwise",)):
+        try:
+            return IMPLEMENTATIONS[name](*args)
+        except NotImplementedError as reason:
+            reasons.append(reason)
+    raise ExceptionGroup("no implementation serves this search", reasons)
+
+
+def _check(q: Array, k: Array, k_scale: Array | None) -> None:
+    if q.ndim != 4 or k.ndim != 4 or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+        raise ValueError(
+            f"q {q.shape} and k {k.shape} must be [batch, heads, len, dim] with one batch and dim"
+        )
+    if q.shape[1] % k.shape[1]:
+        raise ValueError(f"{q.shape[1]} query heads can't share {k.shape[1]} key heads evenly")
+    if k_scale is not None and k_scale.shape != k.shape[:3]:
+        raise ValueError(f"k_scale {k_scale.shape} must have one factor for each key of {k.shape}")
+
+
+def _check_places(q: Array, q_at: Places, k: Array, k_at: Places) -> None:
+    for name in ("positions", "segments"):
+        ours, theirs = getattr(q_at, name), getattr(k_at, name)
+        if (ours is None) != (theirs is None):
+            raise ValueError(f"give {name} for queries and keys, or for neither")
+        for whose, x, given in (("queries", q, ours), ("keys", k, theirs)):
+            if given is not None and (
+                given.shape[0] not in (1, x.shape[0]) or given.shape[1] != x.shape[2]
+            ):
+                raise ValueError(
+                    f"{name} {given.shape} of {x.shape[2]} {whose} must be [1 or "
+                    f"{x.shape[0]}, {x.shape[2]}]"
+                )
+    if q_at.positions is None and q.shape[2] > k.shape[2]:
+        raise ValueError(f"{q.shape[2]} queries over {k.shape[2]} keys need explicit positions")

@@ -1,0 +1,136 @@
+"""The external memory: keys and values that no gradient reaches, in a ring."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int, Shaped
+
+from kernels.attention.places import Places
+
+Storage = Literal["float32", "bfloat16", "int8"]
+"""How the numbers of an entry are kept; int8 has a float32 factor for each key and value."""
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["k", "v", "k_scale", "v_scale", "at"],
+    meta_fields=[],
+)
+@dataclass(frozen=True)
+class Entries:
+    """Keys and values as they are stored, with their places; position -1 is no entry."""
+
+    k: Shaped[Array, "batch kv_heads slots dim"]
+    v: Shaped[Array, "batch kv_heads slots dim"]
+    k_scale: Float[Array, "batch kv_heads slots"] | None
+    v_scale: Float[Array, "batch kv_heads slots"] | None
+    at: Places
+
+    @classmethod
+    def of(
+        cls,
+        k: Float[Array, "batch kv_heads slots dim"],
+        v: Float[Array, "batch kv_heads slots dim"],
+        at: Places,
+        storage: Storage,
+    ) -> "Entries":
+        """Return entries of these keys and values; no gradient reaches what is stored."""
+        k, v = jax.lax.stop_gradient((k, v))
+        if storage == "int8":
+            (k, k_scale), (v, v_scale) = _rounded(k), _rounded(v)
+            return cls(k, v, k_scale, v_scale, at)
+        return cls(k.astype(storage), v.astype(storage), None, None, at)
+
+    def take(
+        self, index: Int[Array, "batch kv_heads found"]
+    ) -> tuple[Float[Array, "batch kv_heads found dim"], Float[Array, "batch kv_heads found dim"]]:
+        """Return float32 keys and values of some entries."""
+        return _taken(self.k, self.k_scale, index), _taken(self.v, self.v_scale, index)
+
+
+def _rounded(x: Array) -> tuple[Array, Array]:
+    x = x.astype(jnp.float32)
+    scale = jnp.abs(x).max(axis=-1) / 127.0
+    safe = jnp.where(scale == 0, 1.0, scale)
+    return jnp.round(x / safe[..., None]).astype(jnp.int8), scale
+
+
+def _taken(x: Array, scale: Array | None, index: Array) -> Array:
+    found = jnp.take_along_axis(x, index[..., None], axis=2).astype(jnp.float32)
+    if scale is None:
+        return found
+    return found * jnp.take_along_axis(scale, index, axis=2)[..., None]
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["entries", "next"], meta_fields=["storage"])
+@dataclass(frozen=True)
+class Store:
+    """The last `slots` entries of each row, in the order in which they came.
+
+    A full store overwrites its oldest entry. `next` is the slot that the next entry takes.
+    """
+
+    entries: Entries
+    next: Int[Array, " batch"]
+    storage: Storage
+
+    @classmethod
+    def empty(
+        cls, batch: int, kv_heads: int, slots: int, dim: int, storage: Storage, packed: bool = False
+    ) -> "Store":
+        """Return a store without entries; a `packed` one keeps the document of each.
+
+        Raises:
+            ValueError: it would have no slot.
+        """
+        if slots < 1:
+            raise ValueError(f"a store needs at least 1 slot, not {slots}")
+        nowhere = jnp.full((batch, slots), -1, jnp.int32)
+        zeros = jnp.zeros((batch, kv_heads, slots, dim))
+        at = Places(nowhere, nowhere if packed else None)
+        return cls(Entries.of(zeros, zeros, at, storage), jnp.zeros(batch, jnp.int32), storage)
+
+    def write(
+        self,
+        k: Float[Array, "batch kv_heads len dim"],
+        v: Float[Array, "batch kv_heads len dim"],
+        at: Places,
+    ) -> "Store":
+        """Return the store after these entries; padding (position -1) leaves no trace.
+
+        Raises:
+            ValueError: `at` lacks what the store keeps of places, or has more.
+        """
+        return self.extend(Entries.of(k, v, at, self.storage))
+
+    def extend(self, new: Entries) -> "Store":
+        """As `write`, for entries in the store's own form."""
+        positions = new.at.positions
+        if positions is None or (new.at.segments is None) != (self.entries.at.segments is None):
+            raise ValueError(
+                "a store wants the positions of its entries, and their segments if and only if it "
+                f"is packed, but got {new.at}"
+            )
+        (batch, _, slots, _), length = self.entries.k.shape, positions.shape[1]
+        at = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, length)), new.at)
+        real = at.positions >= 0
+        if at.segments is not None:
+            real &= at.segments >= 0
+        rank, total = jnp.cumsum(real, axis=1) - 1, real.sum(axis=1)
+        keep = real & (rank >= total[:, None] - slots)
+        slot = jnp.where(keep, (self.next[:, None] + rank) % slots, slots)  # out of bounds: dropped
+        row = jnp.arange(batch)[:, None]
+
+        def by_head(old: Array, new: Array) -> Array:
+            return old.at[row, :, slot].set(new.swapaxes(1, 2), mode="drop")
+
+        old, next_slot = self.entries, (self.next + total) % slots
+        entries = replace(
+            jax.tree.map(by_head, replace(old, at=None), replace(new, at=None)),
+            at=jax.tree.map(lambda old, new: old.at[row, slot].set(new, mode="drop"), old.at, at),
+        )
+        return replace(self, entries=entries, next=next_slot.astype(jnp.int32))
