@@ -9,7 +9,7 @@ from longctx.data.python_source import PythonSource
 from longctx.data.streaming import Streamed
 from longctx.evaluator import Trained
 from longctx.mixer import MixerConfig
-from longctx.mixers import TransformerXL
+from longctx.mixers import Memorizing, TransformerXL
 from longctx.train.config import Train
 from longctx.train.optimizer import AdamW
 from longctx.transformer import Transformer
@@ -25,9 +25,11 @@ class ContextExperiment(Experiment):
         local = Attention(heads=4, position=table, pattern=Local(WINDOW))
         longer = RelativeEmbedding(max_distance=2 * WINDOW)
         xl = TransformerXL(heads=4, position=longer, pattern=Recurrent(WINDOW, WINDOW))
+        memorizing = Memorizing(heads=4, position=table, window=WINDOW, memory=4096)
         return {
             "local": _config((local,) * 2),
             "xl": _config((xl,) * 2),
+            "memory": _config((local, memorizing)),
         }
 
     def measure(self, trained: Trained) -> dict[str, float]:

@@ -8,6 +8,7 @@ from longctx.attention.positions import RelativeEmbedding
 from longctx.data.recall import Recall
 from longctx.evaluator import Trained
 from longctx.mixer import MixerConfig
+from longctx.mixers import Memorizing
 from longctx.train.config import Train
 from longctx.train.optimizer import AdamW
 from longctx.transformer import Transformer
@@ -25,6 +26,9 @@ class RecallExperiment(Experiment):
         local = Attention(heads=4, position=TABLE, pattern=Local(WINDOW))
         mechanisms: dict[str, MixerConfig] = {
             "local": local,
+            "memory": Memorizing(
+                heads=4, position=TABLE, window=WINDOW, memory=DATA.length, top_k=8
+            ),
             "full": Attention(heads=4, position=TABLE),
         }
         return {name: _config((local, mixer)) for name, mixer in mechanisms.items()}

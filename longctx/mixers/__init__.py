@@ -3,6 +3,7 @@
 from longctx.mixers.conv import CausalConv
 from longctx.mixers.linear import LinearAttention
 from longctx.mixers.lstm import LSTM
+from longctx.mixers.memorizing import Memorizing
 from longctx.mixers.transformer_xl import TransformerXL
 
-__all__ = ["LSTM", "CausalConv", "LinearAttention", "TransformerXL"]
+__all__ = ["LSTM", "CausalConv", "LinearAttention", "Memorizing", "TransformerXL"]
