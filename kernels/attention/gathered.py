@@ -41,7 +41,9 @@ class Items(NamedTuple):
     def places(self, with_positions: bool) -> Places:
         """Return where the tokens stand, heads first; true positions are the only coordinate."""
         order, positions, segments = (
-            None if x is None else rearrange(x, "batch heads items slots -> (heads batch items) slots")
+            None
+            if x is None
+            else rearrange(x, "batch heads items slots -> (heads batch items) slots")
             for x in (self.order, self.positions, self.segments)
         )
         return Places(order, segments, positions[..., None] if with_positions else None)
@@ -61,9 +63,7 @@ def attend(
     pattern: Pattern,
     term: Term | None,
     implementation: str | None,
-) -> tuple[
-    Float[Array, "batch heads items slots dim"], Float[Array, "batch heads items slots"]
-]:
+) -> tuple[Float[Array, "batch heads items slots dim"], Float[Array, "batch heads items slots"]]:
     """Return (out, lse) of the queries of each item over the keys of that item.
 
     Raises:

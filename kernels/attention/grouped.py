@@ -60,7 +60,16 @@ def grouped(
             f"grouped needs a pattern with a window, not {pattern}, and positions of all tokens: "
             "give Local(members), and places from `resolved`"
         )
-    members = min(pattern.window, k.shape[2])
+    call = (pattern, groups, strict, implementation)
+    return _grouped(call, q, k, v, q_group, k_group, term, q_at, k_at)
+
+
+@partial(jax.jit, static_argnums=0)  # traced once, however many layers call it
+def _grouped(
+    call: tuple[Pattern, int, bool, str | None], q, k, v, q_group, k_group, term, q_at, k_at
+):
+    pattern, groups, strict, implementation = call
+    members = min(pattern.window or 0, k.shape[2])
     size = min(members, q.shape[2])
     q_at, k_at = (for_each_row(at, q.shape[0]) for at in (q_at, k_at))
     planned = partial(_plan, groups=groups, members=members, size=size, strict=strict)

@@ -104,8 +104,7 @@ def _chunks(at: Places, tokens: Array, runs: Array, size: int) -> tuple[Items, I
     cut = "batch heads (items slots) -> batch heads items slots"
     nobody = at.positions.shape[1]
     own, run = (
-        rearrange(jnp.pad(x, more, constant_values=nobody), cut, slots=size)
-        for x in (tokens, runs)
+        rearrange(jnp.pad(x, more, constant_values=nobody), cut, slots=size) for x in (tokens, runs)
     )
     before = [(0, 0), (0, 0), (1, 0), (0, 0)]
     both, both_runs = (

@@ -136,7 +136,9 @@ def agree(ours, theirs, args):
         return (out * jnp.cos(jnp.arange(DIM))).sum() + jnp.sin(finite).sum(), (out, lse)
 
     results = [
-        jax.jit(jax.value_and_grad(lambda *a, f=f: loss(f, *a), argnums=range(len(args)), has_aux=True))(*args)
+        jax.jit(
+            jax.value_and_grad(lambda *a, f=f: loss(f, *a), argnums=range(len(args)), has_aux=True)
+        )(*args)
         for f in (ours, theirs)
     ]
     ((_, mine), grads), ((_, wanted), want_grads) = results
