@@ -34,19 +34,17 @@ class Items(NamedTuple):
 
         `at` holds positions, and all its parts have a row for each row of the batch.
         """
+        assert at.positions is not None
         positions = _pick(at.positions, tokens)
         segments = None if at.segments is None else _pick(at.segments, tokens)
         return cls(tokens, positions if order is None else order, positions, segments)
 
     def places(self, with_positions: bool) -> Places:
         """Return where the tokens stand, heads first; true positions are the only coordinate."""
-        order, positions, segments = (
-            None
-            if x is None
-            else rearrange(x, "batch heads items slots -> (heads batch items) slots")
-            for x in (self.order, self.positions, self.segments)
-        )
-        return Places(order, segments, positions[..., None] if with_positions else None)
+        rows = "batch heads items slots -> (heads batch items) slots"
+        segments = None if self.segments is None else rearrange(self.segments, rows)
+        true = rearrange(self.positions, rows)[..., None] if with_positions else None
+        return Places(rearrange(self.order, rows), segments, true)
 
 
 def _pick(x: Int[Array, "batch len"], tokens: Array) -> Array:
@@ -93,7 +91,9 @@ def for_each_row(at: Places, batch: int) -> Places:
 
 
 def take_tokens(
-    x: Float[Array, "batch heads len dim"], index: Int[Array, "batch heads *places"], fill=0
+    x: Float[Array, "batch heads len dim"],
+    index: Int[Array, "batch heads *places"],
+    fill: float = 0,
 ) -> Float[Array, "batch heads *places dim"]:
     """Return the tokens at each head's own places; `fill` where a number is past the last."""
     return jax.vmap(jax.vmap(lambda x, i: x.at[i].get(mode="fill", fill_value=fill)))(x, index)
@@ -132,6 +132,8 @@ class ByPosition(Term):
     heads: int
 
     def scores(self, q, q_at, k_at):
+        assert q_at.coordinates is not None
+        assert k_at.coordinates is not None
         distance = q_at.coordinates[:, :, None, 0] - k_at.coordinates[:, None, :, 0]
         split = "(heads rows) ... -> heads rows ..."
         distance = rearrange(distance, split, heads=self.heads)

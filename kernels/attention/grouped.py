@@ -64,6 +64,9 @@ def grouped(
     return _grouped(call, q, k, v, q_group, k_group, term, q_at, k_at)
 
 
+Call = tuple[Pattern, int, bool, str | None]
+
+
 @partial(jax.jit, static_argnums=0)  # traced once, however many layers call it
 def _grouped(
     call: tuple[Pattern, int, bool, str | None], q, k, v, q_group, k_group, term, q_at, k_at
@@ -154,14 +157,15 @@ def _sorted(
 
     At one position the key comes first, and the query if it may not see that key.
     """
-    both = [k_at.positions, q_at.positions]
-    position = jnp.concatenate(both)
+    assert k_at.positions is not None
+    assert q_at.positions is not None
+    position = jnp.concatenate([k_at.positions, q_at.positions])
     group = jnp.concatenate([k_group, q_group])
     group = jnp.where((group < 0) | (position < 0), groups, group)
     is_key = jnp.arange(len(group)) < len(k_group)
     index = jnp.concatenate([jnp.arange(len(k_group)), jnp.arange(len(q_group))])
     order = [group, position, is_key if strict else ~is_key]
-    if q_at.segments is not None:
+    if q_at.segments is not None and k_at.segments is not None:
         order.insert(1, jnp.concatenate([k_at.segments, q_at.segments]))
     group, *_, is_key, index = lax.sort((*order, is_key, index), num_keys=len(order))
     return group, is_key, index

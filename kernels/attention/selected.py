@@ -77,7 +77,7 @@ def chunked(
     """
     at = for_each_row(at, q.shape[0])
     assert at.positions is not None
-    length, size = q.shape[2], min(members, q.shape[2])
+    size = min(members, q.shape[2])
     group = jnp.where((at.positions >= 0)[:, None], group, jnp.iinfo(jnp.int32).max)
     tokens = jnp.argsort(group, axis=-1, stable=True)
     place = jnp.argsort(tokens, axis=-1)
@@ -102,7 +102,7 @@ def _chunks(at: Places, tokens: Array, runs: Array, size: int) -> tuple[Items, I
     """Return chunks of sorted tokens as queries, and each with the chunk before it as keys."""
     more = [(0, 0), (0, 0), (0, -tokens.shape[-1] % size)]
     cut = "batch heads (items slots) -> batch heads items slots"
-    nobody = at.positions.shape[1]
+    nobody = tokens.shape[-1]
     own, run = (
         rearrange(jnp.pad(x, more, constant_values=nobody), cut, slots=size) for x in (tokens, runs)
     )

@@ -42,7 +42,7 @@ class Routing(MixerConfig):
     heads: int = 8
     """All heads."""
     local_heads: int = 4
-    """The first of them see the latest `window` keys of all instead."""
+    """The first of them, which see the latest `window` keys of all instead."""
     clusters: int = 16
     """Centroids of each routing head; about the square root of the length."""
     window: int = 256
@@ -191,7 +191,9 @@ class RoutingLayer(Mixer):
         at = at._replace(coordinates=None)
         real = real_tokens(x, at)[:, None]
         q, (k, v) = self.projections.queries(x), self.projections.keys_values(x)
-        near, far = zip(*(jnp.split(y, [self.config.local_heads], axis=1) for y in (q, k, v)))
+        near, far = zip(
+            *(jnp.split(y, [self.config.local_heads], axis=1) for y in (q, k, v)), strict=True
+        )
         found, lse, clusters, routed = self._route(far, real, at, cache and cache.routed)
         if isinstance(state, RoutingTraining):
             state = self.centroids.measured(clusters, lse > -jnp.inf)
@@ -200,7 +202,8 @@ class RoutingLayer(Mixer):
             nearby, ring = self._look_back(near, real, at, ring)
             found = jnp.concatenate([nearby, found], axis=1)
         if cache is not None:
-            assert ring is not None and routed is not None
+            assert ring is not None
+            assert routed is not None
             state = RoutingState(ring, routed)
         return self.projections.joined(found), state
 
@@ -241,8 +244,6 @@ class RoutingLayer(Mixer):
             return out, lse, Clusters(vectors, nearest), None
         k_at, k_group = at, nearest[1]
         if cache is not None:
-            lost = (at.positions >= cache.k.shape[2]).any(axis=1)[:, None, None, None]
-            q = jnp.where(lost, jnp.nan, q)
             place = at._replace(
                 coordinates=rearrange(k_group, "batch heads len -> batch len heads")
             )
@@ -253,6 +254,9 @@ class RoutingLayer(Mixer):
             q, k, v, nearest[0], k_group, pattern=Local(window), groups=self.config.clusters,
             q_at=at, k_at=k_at, **shared,
         )  # fmt: skip
+        if cache is not None:
+            lost = (at.positions >= cache.k.shape[2]).any(axis=1)
+            out = jnp.where(lost[:, None, None, None], jnp.nan, out)
         return out, lse, Clusters(vectors, nearest), after
 
     def _look_back(
