@@ -50,9 +50,8 @@ def _example(kind: Any) -> Any:
 
 
 def _causal(mixer: MixerConfig) -> str:
-    """Say whether no token sees a later one; the mixers without a pattern owe that."""
-    prefix = mixer.pattern.prefix if isinstance(mixer, Attention) else 0
-    return {None: "no", 0: "yes"}.get(prefix, "prefix")
+    """Say whether no token sees a later one."""
+    return {None: "no", 0: "yes"}.get(mixer.prefix, "prefix")
 
 
 def _try(mixer: MixerConfig, length: int, explicit: bool, capacity: int | None = None) -> Any:

@@ -16,9 +16,10 @@ from kernels.cost import useful_pairs
 from longctx.attention.cross import CrossAttention, Memory
 from longctx.attention.layer import Attention, AttentionLayer
 from longctx.attention.patterns import Full, Pattern
+from longctx.decoder_state import DecoderState
 from longctx.layers import Activation, dropout
-from longctx.model import ModelConfig
-from longctx.transformer import Block, DecoderState, Transformer, TransformerModel
+from longctx.model import Model, ModelConfig
+from longctx.transformer import Block, Transformer, TransformerModel
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class CrossBlock(nnx.Module):
         return x + dropout(self.attention(self.norm(x), memory), self.rate, key)
 
 
-class EncoderDecoderModel(nnx.Module):
+class EncoderDecoderModel(Model):
     """The network of an `EncoderDecoder` config: a decoder-only one, and what it has besides."""
 
     def __init__(self, config: EncoderDecoder, vocab: int, dtype: DTypeLike, rngs: nnx.Rngs):

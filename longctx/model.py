@@ -1,9 +1,27 @@
 """What a network owes to training: a way to build it, and a count of its work."""
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 from flax import nnx
 from jax.typing import DTypeLike
+
+from longctx.mixer import Told
+
+
+class Model(nnx.Module):
+    """A network of tokens: `model(tokens, at, state, dropout_key) -> (logits, state)`."""
+
+    def training_state(self, batch: int) -> Any:
+        """Return what training carries from batch to batch; the default, None, is nothing."""
+        return None
+
+    def told(self, state: Any) -> Told | None:
+        """Return what the pass that left this training state tells, of all layers."""
+        return None
+
+    def absorb(self, state: Any) -> None:
+        """Update all layers' statistics by what a pass of training left in its state."""
 
 
 class ModelConfig(ABC):
@@ -23,7 +41,7 @@ class ModelConfig(ABC):
         return 0
 
     @abstractmethod
-    def build(self, vocab: int, dtype: DTypeLike, seed: int) -> nnx.Module:
+    def build(self, vocab: int, dtype: DTypeLike, seed: int) -> Model:
         """Return `model(tokens, at, state, dropout_key) -> (logits, state)`.
 
         Raises:

@@ -1,7 +1,6 @@
 """The decoder-only Transformer: pre-norm blocks of a mixer and a feed-forward layer."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,12 +11,12 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int, Key
 
 from kernels.attention.places import Places, resolved
-from kernels.cost import useful_pairs
 from longctx.attention.layer import Attention
+from longctx.decoder_state import DecoderState, continued, counted_on
 from longctx.dense import Linear
 from longctx.layers import Activation, FeedForward, dropout
-from longctx.mixer import MixerConfig
-from longctx.model import ModelConfig
+from longctx.mixer import MixerConfig, Told
+from longctx.model import Model, ModelConfig
 from longctx.remat import remat
 
 
@@ -77,28 +76,15 @@ class Transformer(ModelConfig):
         return TransformerModel(self, vocab, dtype, nnx.Rngs(seed))
 
     def multiplications(self, params: nnx.State, vocab: int, window: int) -> float:
-        """See `ModelConfig`: each mixer's pattern says how many keys a query has on average."""
+        """See `ModelConfig`: each mixer says how many pairs it scores."""
         matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 2)
         if not self.tied:
             matrices -= vocab * self.model
-        attending = [mixer for mixer in self.mixers if isinstance(mixer, Attention)]
-        scored = sum(
-            (mixer.width or self.model) * useful_pairs(mixer.pattern, window, window)
-            for mixer in attending
-        )
+        scored = sum(mixer.scored(self.model, window) for mixer in self.mixers)
         return matrices + 2 * scored / window
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["layers", "length"], meta_fields=[])
-@dataclass(frozen=True)
-class DecoderState:
-    """What the model remembers: each layer's state and how many tokens each row has had."""
-
-    layers: tuple[Any, ...]
-    length: Int[Array, " batch"]
-
-
-class TransformerModel(nnx.Module):
+class TransformerModel(Model):
     """The network of a `Transformer` config."""
 
     def __init__(self, config: Transformer, vocab: int, dtype: DTypeLike, rngs: nnx.Rngs):
@@ -121,6 +107,33 @@ class TransformerModel(nnx.Module):
         """Return the state before the first token, for up to `capacity` tokens a row."""
         layers = tuple(block.mixer.init_state(batch, capacity) for block in self.blocks)
         return DecoderState(layers, jnp.zeros(batch, jnp.int32))
+
+    def training_state(self, batch: int) -> DecoderState | None:
+        """Return what training carries from batch to batch; None if no layer carries anything."""
+        layers = tuple(block.mixer.training_state(batch) for block in self.blocks)
+        if all(layer is None for layer in layers):
+            return None
+        zeros = jnp.zeros(batch, jnp.int32)
+        return DecoderState(layers, zeros, segment=zeros - 1)
+
+    def told(self, state: DecoderState) -> Told:
+        """Return what all layers tell of the pass that left this state; means over layers."""
+        found = [
+            told
+            for block, layer in zip(self.blocks, state.layers, strict=True)
+            if (told := block.mixer.told(layer)) is not None
+        ]
+        metrics: dict[str, list[Array]] = {}
+        for told in found:
+            for name, value in told.metrics.items():
+                metrics.setdefault(name, []).append(value)
+        means = {name: jnp.stack(values).mean() for name, values in metrics.items()}
+        return Told(sum((told.loss for told in found), jnp.zeros(())), means)
+
+    def absorb(self, state: DecoderState) -> None:
+        """Update every layer's statistics by what a pass of training left in its state."""
+        for block, layer in zip(self.blocks, state.layers, strict=True):
+            block.mixer.absorb(layer)
 
     def grow_state(self, state: DecoderState, capacity: int) -> DecoderState:
         """Return the same state with room for `capacity` tokens a row."""
@@ -145,8 +158,9 @@ class TransformerModel(nnx.Module):
         Raises:
             ValueError: there are more tokens than a position scheme knows, or a mixer refuses.
         """
-        if state is not None and at.positions is None:
-            at = at._replace(positions=state.length[:, None] + jnp.arange(tokens.shape[1]))
+        given = at
+        if state is not None:
+            at = continued(at, state, tokens.shape)
         positions = self.counted(at, tokens.shape[1])
         keys = [None] * (1 + len(self.blocks))
         if dropout_key is not None:
@@ -159,11 +173,10 @@ class TransformerModel(nnx.Module):
             states = (None,) * len(self.blocks) if state is None else state.layers
             after = []
             for block, layer_state, key in zip(self.blocks, states, keys[1:], strict=True):
-                x, layer_state = block(x, at, layer_state, key)
+                x, layer_state = block(x, given if layer_state is None else at, layer_state, key)
                 after.append(layer_state)
             if state is not None:
-                length = jnp.maximum(state.length, positions.max(axis=1) + 1)
-                state = DecoderState(tuple(after), length)
+                state = DecoderState(tuple(after), *counted_on(at, state))
         return self.logits(x), state
 
     def counted(self, at: Places, length: int) -> Int[Array, "rows len"]:

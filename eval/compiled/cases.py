@@ -168,7 +168,11 @@ class TrainCase(Case):
         config = self.config
         graphdef, params = _network(config)
         optimizer = config.optimizer.build(config.steps)
-        state = jax.eval_shape(lambda params: TrainState.create(params, optimizer), params)
+
+        def initial(params):
+            return TrainState.create(params, optimizer, config.carry(nnx.merge(graphdef, params)))
+
+        state = jax.eval_shape(initial, params)
         batch = next(config.data.training_batches(config.window, config.batch, config.seed))
         step = make_step(graphdef, optimizer, config.accumulate, config.seed)
         return Program(step, (state, jax.tree.map(_like, batch)))

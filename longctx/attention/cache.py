@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from kernels.attention.places import Places
 
@@ -24,6 +24,9 @@ class KVCache:
     The token of position p lies in slot p modulo the number of slots. A ring forgets: it has as
     many slots as the pattern's window. Otherwise the slots are the capacity, and a token past it
     turns its row of the batch into NaN, since the right answer can no longer be given.
+
+    A packed cache knows the segment of each slot too. A new segment starts at position 0 again and
+    writes over the old ones, which can't see it and won't be asked for.
     """
 
     k: Float[Array, "batch kv_heads slots dim"]
@@ -41,10 +44,12 @@ class KVCache:
         dtype: DTypeLike,
         window: int | None = None,
         axes: int = 0,
+        packed: bool = False,
     ) -> "KVCache":
         """Return a cache for up to `capacity` tokens, or for the last `window` of any number.
 
-        `axes` is the number of coordinates that a token has besides its position.
+        `axes` is the number of coordinates that a token has besides its position; `packed` says
+        that several segments may come one after the other.
         """
         slots = capacity if window is None else window
         shape = (batch, kv_heads, slots, dim)
@@ -53,6 +58,7 @@ class KVCache:
             v=jnp.zeros(shape, dtype),
             at=Places(
                 positions=jnp.full((batch, slots), -1, jnp.int32),
+                segments=jnp.full((batch, slots), -1, jnp.int32) if packed else None,
                 coordinates=jnp.zeros((batch, slots, axes), jnp.int32) if axes else None,
             ),
             ring=window is not None,
@@ -70,12 +76,17 @@ class KVCache:
         """
         k, v = k.astype(self.k.dtype), v.astype(self.v.dtype)
         written = self._write(k, v, at)
-        if not self.ring or k.shape[2] == 1:
+        if k.shape[2] == 1 or not (self.ring or self.packed):
             return written.k, written.v, written.at, written
         seen_k = jnp.concatenate([self.k, k], axis=2)
         seen_v = jnp.concatenate([self.v, v], axis=2)
         seen_at = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), self.at, at)
         return seen_k, seen_v, seen_at, written
+
+    @property
+    def packed(self) -> bool:
+        """Whether several segments may come one after the other."""
+        return self.at.segments is not None
 
     def grow(self, capacity: int) -> "KVCache":
         """Return the same memory with room for `capacity` tokens; a ring stays as it is."""
@@ -83,7 +94,9 @@ class KVCache:
         if self.ring or capacity <= slots:
             return self
         axes = 0 if self.at.coordinates is None else self.at.coordinates.shape[2]
-        wider = KVCache.empty(batch, kv_heads, capacity, dim, self.k.dtype, axes=axes)
+        wider = KVCache.empty(
+            batch, kv_heads, capacity, dim, self.k.dtype, axes=axes, packed=self.packed
+        )
         return KVCache(
             k=wider.k.at[:, :, :slots].set(self.k),
             v=wider.v.at[:, :, :slots].set(self.v),
@@ -96,8 +109,11 @@ class KVCache:
         positions = at.positions
         assert positions is not None
         keep = positions >= 0
+        if at.segments is not None:
+            keep &= at.segments == last_segment(at)[:, None]
         if self.ring:
-            keep &= positions > positions.max(axis=1, keepdims=True) - slots
+            newest = jnp.where(keep, positions, -1).max(axis=1, keepdims=True)
+            keep &= positions > newest - slots
         else:
             lost = (positions >= slots).any(axis=1)[:, None, None, None]
             k = jnp.where(lost, jnp.nan, k)
@@ -109,3 +125,13 @@ class KVCache:
             at=jax.tree.map(lambda old, new: old.at[row, slot].set(new, mode="drop"), self.at, at),
             ring=self.ring,
         )
+
+
+def last_segment(at: Places) -> Int[Array, " rows"]:
+    """Return the segment of the last token of each row that is no padding; -1 if there is none."""
+    assert at.positions is not None
+    assert at.segments is not None
+    real = (at.positions >= 0) & (at.segments >= 0)
+    last = jnp.where(real, jnp.arange(real.shape[1]), 0).max(axis=1, keepdims=True)
+    found = jnp.take_along_axis(at.segments, last, axis=1)
+    return jnp.where(real.any(axis=1), found[:, 0], -1)

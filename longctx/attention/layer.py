@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 
 from kernels.attention import Places, attention
 from kernels.attention.places import resolved
+from kernels.cost import useful_pairs
 from longctx.attention.cache import KVCache
 from longctx.attention.patterns import Causal, Pattern
 from longctx.attention.positions import NoPosition, Position, RelativeEmbedding, RoPE
@@ -64,6 +65,9 @@ class Attention(MixerConfig):
     @property
     def prefix(self) -> int | None:
         return self.pattern.prefix
+
+    def scored(self, model: int, window: int) -> float:
+        return (self.width or model) * useful_pairs(self.pattern, window, window)
 
     @property
     def position_scheme(self) -> Position:
@@ -150,7 +154,8 @@ class AttentionLayer(Projections, Mixer):
         if self.config.position.axes == 0:
             q_at = k_at = q_at._replace(coordinates=None)
         if state is not None:
-            refuse_packed_state(at, state)
+            if not state.packed:
+                refuse_packed_state(at, state)
             if pattern.prefix is None:
                 raise ValueError(f"{pattern} sees ahead, so it can't continue a state")
             q_at = self._for_each_row(counted, x.shape[0])
@@ -182,7 +187,5 @@ class AttentionLayer(Projections, Mixer):
 
     def _for_each_row(self, at: Places, batch: int) -> Places:
         """Return what a cache keeps of the places, for every row of the batch."""
-        kept = Places(
-            at.positions, coordinates=at.coordinates if self.config.position.axes else None
-        )
+        kept = at if self.config.position.axes else at._replace(coordinates=None)
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape[1:])), kept)

@@ -38,6 +38,11 @@ class DataConfig(ABC):
         """
         return 0
 
+    @property
+    def continuous(self) -> bool:
+        """Whether a row of a batch goes on where that of the last one ended."""
+        return False
+
     def manifest(self) -> dict[str, str]:
         """Return what tells these data from others of the same config: versions, hashes."""
         return {}
@@ -80,6 +85,11 @@ class WrappedData(DataConfig):
     def given(self) -> int | None:
         """That of the data."""
         return self.data.given
+
+    @property
+    def continuous(self) -> bool:
+        """That of the data."""
+        return self.data.continuous
 
     def manifest(self) -> dict[str, str]:
         """Return that of the data."""

@@ -82,6 +82,11 @@ class Streamed(WrappedData):
     def __post_init__(self):
         refuse_wrapped(self)
 
+    @property
+    def continuous(self) -> bool:
+        """True."""
+        return True
+
     def training_batches(self, window: int, batch: int, seed: int) -> grain.DatasetIterator:
         """Return `streamed_batches` of the training split."""
         return streamed_batches(

@@ -3,5 +3,6 @@
 from longctx.mixers.conv import CausalConv
 from longctx.mixers.linear import LinearAttention
 from longctx.mixers.lstm import LSTM
+from longctx.mixers.transformer_xl import TransformerXL
 
-__all__ = ["LSTM", "CausalConv", "LinearAttention"]
+__all__ = ["LSTM", "CausalConv", "LinearAttention", "TransformerXL"]

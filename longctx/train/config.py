@@ -1,14 +1,14 @@
 """What a training run is: data, model, optimizer, and how long."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from longctx.data.base import DataConfig
 from longctx.evaluator import Evaluator
-from longctx.model import ModelConfig
+from longctx.model import Model, ModelConfig
 from longctx.train.optimizer import AdamW
 from longctx.transformer import Transformer
 
@@ -64,6 +64,13 @@ class Train:
             f"the model sees {sees}, but {type(self.data).__name__} asks it to predict all after "
             f"the first {given}: take a causal pattern, Masked data for an encoder, or SourceTarget"
         )
+
+    def carry(self, model: Model) -> Any:
+        """Return what the network carries from batch to batch, before the first; None if nothing.
+
+        Only on data whose rows go on in the next batch does it carry anything that far.
+        """
+        return model.training_state(self.batch) if self.data.continuous else None
 
     @property
     def compute_dtype(self) -> DTypeLike:

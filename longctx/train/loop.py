@@ -71,7 +71,7 @@ def initialise(
     model = config.model.build(len(vocabulary.names), config.compute_dtype, config.seed)
     graphdef, params = nnx.split(model)
     optimizer = config.optimizer.build(config.steps)
-    return graphdef, optimizer, TrainState.create(params, optimizer)
+    return graphdef, optimizer, TrainState.create(params, optimizer, config.carry(model))
 
 
 class _Run:
@@ -151,7 +151,7 @@ class _Run:
             "train/grad_norm": float(metrics.grad_norm),
             "speed/tokens_per_second": speed,
             "speed/model_flop_utilisation": speed * self._flops / self._peak,
-        }
+        } | {name: float(value) for name, value in metrics.told.items()}
         self.log.write(step, values)
         self.log.advance(step, loss, speed)
 

@@ -14,21 +14,25 @@ from jaxtyping import Int, UInt32
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["step", "params", "opt_state"],
+    data_fields=["step", "params", "opt_state", "carry"],
     meta_fields=[],
 )
 @dataclass(frozen=True)
 class TrainState:
-    """The number of steps taken, the parameters, and what the optimizer remembers."""
+    """The number of steps taken, the parameters, and what optimizer and network remember."""
 
     step: Int[Array, ""]
     params: nnx.State
     opt_state: Any
+    carry: Any = None
+    """What the network's layers carry to the next batch; None if its rows don't go on."""
 
     @classmethod
-    def create(cls, params: nnx.State, optimizer: optax.GradientTransformation) -> "TrainState":
+    def create(
+        cls, params: nnx.State, optimizer: optax.GradientTransformation, carry: Any = None
+    ) -> "TrainState":
         """Return the state before the first step."""
-        return cls(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+        return cls(jnp.zeros((), jnp.int32), params, optimizer.init(params), carry)
 
 
 @jax.jit

@@ -12,6 +12,7 @@ from longctx.attention.patterns.global_ import Global
 from longctx.attention.patterns.intersection import Intersection
 from longctx.attention.patterns.local import Local
 from longctx.attention.patterns.prefix import Prefix
+from longctx.attention.patterns.recurrent import Recurrent
 from longctx.attention.patterns.strided import Strided
 from longctx.attention.patterns.union import Union
 
@@ -25,6 +26,7 @@ __all__ = [
     "Local",
     "Pattern",
     "Prefix",
+    "Recurrent",
     "Strided",
     "Union",
 ]
