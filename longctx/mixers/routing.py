@@ -63,8 +63,8 @@ class Routing(MixerConfig):
     def __post_init__(self):
         if not 0 <= self.local_heads < self.heads:
             raise ValueError(
-                f"local_heads {self.local_heads} of heads {self.heads} leave no head to route: give "
-                "fewer, or take Attention(pattern=Local(...))"
+                f"local_heads {self.local_heads} of heads {self.heads} leave no head to route: "
+                "give fewer, or take Attention(pattern=Local(...))"
             )
         for name in ("clusters", "window"):
             if getattr(self, name) < 1:
