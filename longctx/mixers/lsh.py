@@ -153,6 +153,7 @@ class LSHLayer(Mixer):
             placed = at._replace(coordinates=rearrange(buckets, flat))
             slots = state.k.shape[2]
             k, value, k_at, state = state.extend(k, v, placed)
+            assert k_at.coordinates is not None
             k_buckets = rearrange(
                 k_at.coordinates, "batch len (rounds heads) -> batch rounds heads len",
                 rounds=self.config.rounds,

@@ -1,19 +1,18 @@
-"""Attention within groups: held to a dense textbook, and to its memory."""
+"""Attention within groups: held to a dense textbook with its gradients, and to its memory."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from kernels.attention.grouped import grouped
 from kernels.attention.places import Places
 from kernels.attention.selected import chunked, clustered
 from kernels.attention.term import SumTerm
 from longctx.attention.patterns import Causal, Local
-from longctx.attention.positions import FIRE, ALiBi, RelativeEmbedding
+from longctx.attention.positions import FIRE, ALiBi, RelativeEmbedding, T5Bias, Together
 from longctx.attention.positions.relative import RelativeTerm
-
-import flax.nnx as nnx
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 BATCH, HEADS, DIM = 2, 3, 8
@@ -146,3 +145,151 @@ def agree(ours, theirs, args):
         np.testing.assert_allclose(x, y, atol=1e-5)
     for x, y in zip(grads, want_grads, strict=True):
         np.testing.assert_allclose(x, y, atol=1e-4)
+
+
+TERMS = [
+    T5Bias(buckets=8, max_distance=20),
+    ALiBi(),
+    RelativeEmbedding(7, per_head=False),
+    Together(),
+]
+
+
+@pytest.mark.parametrize("scheme", TERMS, ids=lambda scheme: type(scheme).__name__)
+def test_terms_see_true_distances(scheme):
+    q_group, k_group, groups = groups_of("few", 29, 29)
+    at, _ = standing("plain", 29, 29)
+    seen = last_members(q_group, k_group, 6, at, at, False)
+    args = inputs(29, 29)
+    graphdef, params = nnx.split(scheme.in_attention(HEADS, DIM, nnx.Rngs(0)))
+
+    def ours(q, k, v, params):
+        term = nnx.merge(graphdef, params).term()
+        return grouped(
+            q, k, v, jnp.asarray(q_group), jnp.asarray(k_group), pattern=Local(6), groups=groups,
+            term=term, q_at=at, k_at=at,
+        )  # fmt: skip
+
+    def theirs(q, k, v, params):
+        return textbook(q, k, v, seen, nnx.merge(graphdef, params).term(), at, at)
+
+    agree(ours, theirs, (*args[:3], params))
+
+
+def test_nested_sums_of_terms_are_served():
+    at, _ = standing("plain", 20, 20)
+    q, k, v, table = inputs(20, 20)
+    one = RelativeTerm(table, "clip")
+    group = jnp.zeros((BATCH, HEADS, 20), int)
+    seen = last_members(group, group, 4, at, at, False)
+    term = SumTerm((SumTerm((one, one)), one))
+    ours = grouped(q, k, v, group, group, pattern=Local(4), groups=1, term=term, q_at=at, k_at=at)
+    for x, y in zip(ours, textbook(q, k, v, seen, term, at, at), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+def test_what_is_not_served_is_refused():
+    at, _ = standing("plain", 20, 20)
+    q, k, v, table = inputs(20, 20)
+    group = jnp.zeros((BATCH, HEADS, 20), int)
+
+    def call(pattern=Local(4), at=at, term=None):
+        return grouped(
+            q, k, v, group, group, pattern=pattern, groups=1, term=term, q_at=at, k_at=at
+        )
+
+    with pytest.raises(ValueError, match="needs a pattern with a window, not Causal"):
+        call(pattern=Causal())
+    with pytest.raises(ValueError, match="positions of all tokens"):
+        call(at=Places())
+    for term in (
+        FIRE().in_attention(HEADS, DIM, nnx.Rngs(0)).term(),
+        RelativeTerm(table, "clip", table),
+    ):
+        with pytest.raises(NotImplementedError, match="terms of the distance that add to scores"):
+            call(term=term)
+
+
+@pytest.mark.parametrize("where", ["plain", "packed"])
+def test_each_cluster_takes_its_best(where):
+    members, clusters, n = 6, 4, 40
+    at, _ = standing(where, n, n)
+    positions, segments = (np.asarray(x)[0] for x in documents(at, 1))
+    scores = np.random.default_rng(0).normal(size=(2, BATCH, HEADS, clusters, n))
+    scores[..., positions < 0] = -np.inf
+    q_in, k_in = (np.zeros((BATCH, HEADS, clusters, n), bool) for _ in range(2))
+    for chosen, score in zip((q_in, k_in), scores, strict=True):
+        np.put_along_axis(chosen, np.argsort(-score, axis=-1)[..., :members], True, axis=-1)
+    causal = positions[:, None] >= positions[None]
+    causal &= segments[:, None] == segments[None]
+    q_score, k_score = (jnp.asarray(np.where(np.isinf(s), 9.0, s), jnp.float32) for s in scores)
+
+    def ours(q, k, v, table):
+        return clustered(
+            q, k, v, q_score, k_score, pattern=Causal(), members=members, at=at,
+            term=RelativeTerm(table, "clip"),
+        )  # fmt: skip
+
+    def theirs(q, k, v, table):
+        outs, lses, saws = [], [], []
+        for c in range(clusters):
+            seen = q_in[:, :, c, :, None] & k_in[:, :, c, None] & causal
+            out, lse = textbook(q, k, v, seen, RelativeTerm(table, "clip"), at, at)
+            saws.append(seen.any(-1))
+            outs.append(out)
+            lses.append(jnp.where(seen.any(-1), lse, 0.0))
+        count = np.sum(saws, axis=0)
+        lse = sum(lses) / np.maximum(count, 1)
+        lse = jnp.where(count > 0, lse, -jnp.inf)
+        return sum(outs) / np.maximum(count, 1)[..., None], lse
+
+    agree(ours, theirs, inputs(n, n))
+
+
+@pytest.mark.parametrize("where", ["plain", "packed"])
+def test_chunks_of_sorted_tokens_see_the_one_before(where):
+    members, n = 7, 40
+    at, _ = standing(where, n, n)
+    positions, segments = (np.asarray(x)[0] for x in documents(at, 1))
+    group = np.random.default_rng(0).integers(0, 3, (BATCH, HEADS, n))
+    seen = np.zeros((BATCH, HEADS, n, n), bool)
+    for b, h in np.ndindex(BATCH, HEADS):
+        order = sorted(range(n), key=lambda i: (positions[i] < 0, group[b, h, i], i))
+        chunk = {token: place // members for place, token in enumerate(order)}
+        for i, j in np.ndindex(n, n):
+            near = 0 <= chunk[i] - chunk[j] <= 1 and group[b, h, i] == group[b, h, j]
+            before = 0 <= positions[j] < positions[i] and segments[i] == segments[j]
+            seen[b, h, i, j] = near and before
+
+    def ours(q, k, v, table):
+        return chunked(
+            q, k, v, jnp.asarray(group), pattern=Causal(), members=members, at=at,
+            term=RelativeTerm(table, "clip"),
+        )  # fmt: skip
+
+    def theirs(q, k, v, table):
+        return textbook(q, k, v, seen, RelativeTerm(table, "clip"), at, at)
+
+    agree(ours, theirs, inputs(n, n))
+
+
+def test_memory_grows_with_the_length_times_the_members():
+    """With sqrt(len) groups and members: no more than len ** 1.6, gradients included."""
+
+    def compiled_bytes(length):
+        root = int(length**0.5)
+        q = jax.ShapeDtypeStruct((1, 1, length, DIM), jnp.float32)
+        group = jax.ShapeDtypeStruct((1, 1, length), jnp.int32)
+        at = Places(jnp.arange(length)[None])
+
+        @jax.jit
+        @jax.value_and_grad
+        def loss(q, group):
+            call = dict(pattern=Local(root), groups=root, q_at=at, k_at=at)
+            return grouped(q, q, q, group, group, **call)[0].sum()
+
+        return loss.lower(q, group).compile().memory_analysis().temp_size_in_bytes
+
+    small, large = compiled_bytes(4096), compiled_bytes(16384)
+    assert large <= 4**1.6 * small
+    assert large < 16384**2  # a quarter of one float32 score for every pair
