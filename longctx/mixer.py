@@ -16,6 +16,10 @@ class Statistic(nnx.Variable):
     """What a layer measures of its inputs and no gradient changes, e.g. centroids of clusters."""
 
 
+class Measured:
+    """Base of training states that carry nothing to the next batch: the layer sees its own alone."""
+
+
 class Told(NamedTuple):
     """What a pass of training tells besides its outputs."""
 

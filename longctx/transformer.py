@@ -15,7 +15,7 @@ from longctx.attention.layer import Attention
 from longctx.decoder_state import DecoderState, continued, counted_on
 from longctx.dense import Linear
 from longctx.layers import Activation, FeedForward, dropout
-from longctx.mixer import MixerConfig, Told
+from longctx.mixer import Measured, MixerConfig, Told
 from longctx.model import Model, ModelConfig
 from longctx.remat import remat
 
@@ -173,7 +173,8 @@ class TransformerModel(Model):
             states = (None,) * len(self.blocks) if state is None else state.layers
             after = []
             for block, layer_state, key in zip(self.blocks, states, keys[1:], strict=True):
-                x, layer_state = block(x, given if layer_state is None else at, layer_state, key)
+                alone = layer_state is None or isinstance(layer_state, Measured)
+                x, layer_state = block(x, given if alone else at, layer_state, key)
                 after.append(layer_state)
             if state is not None:
                 state = DecoderState(tuple(after), *counted_on(at, state))

@@ -4,11 +4,11 @@ from eval.accuracy import Accuracy
 from eval.experiments.base import Experiment
 from longctx.attention.layer import Attention
 from longctx.attention.patterns import Local
-from longctx.attention.positions import RelativeEmbedding
+from longctx.attention.positions import NoPosition, RelativeEmbedding
 from longctx.data.recall import Recall
 from longctx.evaluator import Trained
 from longctx.mixer import MixerConfig
-from longctx.mixers import Memorizing
+from longctx.mixers import Memorizing, Routing
 from longctx.train.config import Train
 from longctx.train.optimizer import AdamW
 from longctx.transformer import Transformer
@@ -26,6 +26,9 @@ class RecallExperiment(Experiment):
         local = Attention(heads=4, position=TABLE, pattern=Local(WINDOW))
         mechanisms: dict[str, MixerConfig] = {
             "local": local,
+            "routing": Routing(
+                heads=4, local_heads=1, clusters=8, window=WINDOW, position=NoPosition()
+            ),
             "memory": Memorizing(
                 heads=4, position=TABLE, window=WINDOW, memory=DATA.length, top_k=8
             ),

@@ -10,7 +10,7 @@ from flax import nnx
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from longctx.mixer import Statistic
+from longctx.mixer import Measured, Statistic
 
 SMOOTHING = 1e-5
 """Laplace smoothing of the counts (van den Oord et al. 2017, appendix A)."""
@@ -30,7 +30,7 @@ def normalised(x: Float[Array, "*shape dim"]) -> Float[Array, "*shape dim"]:
     meta_fields=[],
 )
 @dataclass(frozen=True)
-class RoutingTraining:
+class RoutingTraining(Measured):
     """What one pass of training measured of each row; nothing is carried to the next."""
 
     counts: Float[Array, "batch heads clusters"]
