@@ -17,7 +17,7 @@ class Statistic(nnx.Variable):
 
 
 class Measured:
-    """Base of training states that carry nothing to the next batch: the layer sees its own alone."""
+    """Base of training states that carry nothing on: their layer sees each batch alone."""
 
 
 class Told(NamedTuple):
