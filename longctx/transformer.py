@@ -167,17 +167,17 @@ class TransformerModel(Model):
             keys = list(jax.random.split(dropout_key, len(keys)))
 
         x = self.embedded(tokens, positions, keys[0])
-        if state is None and self.config.remat:
-            x = remat(self.blocks, x, at, keys[1:])
+        states = (None,) * len(self.blocks) if state is None else state.layers
+        places = [given if _stands_alone(layer) else at for layer in states]
+        if self.config.remat and (state is None or state.segment is not None):
+            x, after = remat(self.blocks, x, places, states, keys[1:])
         else:
-            states = (None,) * len(self.blocks) if state is None else state.layers
             after = []
-            for block, layer_state, key in zip(self.blocks, states, keys[1:], strict=True):
-                alone = layer_state is None or isinstance(layer_state, Measured)
-                x, layer_state = block(x, given if alone else at, layer_state, key)
+            for block, *rest in zip(self.blocks, places, states, keys[1:], strict=True):
+                x, layer_state = block(x, *rest)
                 after.append(layer_state)
-            if state is not None:
-                state = DecoderState(tuple(after), *counted_on(at, state))
+        if state is not None:
+            state = DecoderState(tuple(after), *counted_on(at, state))
         return self.logits(x), state
 
     def counted(self, at: Places, length: int) -> Int[Array, "rows len"]:
@@ -209,6 +209,11 @@ class TransformerModel(Model):
         x = self.norm(x)
         logits = self.embed.attend(x) if self.head is None else self.head(x)
         return logits.astype(jnp.float32)
+
+
+def _stands_alone(state: Any) -> bool:
+    """Say whether a layer with this state sees no tokens but those that it is given."""
+    return state is None or isinstance(state, Measured)
 
 
 class Block(nnx.Module):
