@@ -81,7 +81,7 @@ class Centroids(nnx.Module):
     def __init__(self, heads: int, clusters: int, dim: int, rngs: nnx.Rngs):
         means = normalised(jax.random.normal(rngs.params(), (heads, clusters, dim)))
         self.means = Statistic(means)
-        self.sums = Statistic(means)
+        self.sums = Statistic(jnp.copy(means))  # steps donate each array once
         self.counts = Statistic(jnp.ones((heads, clusters)))
 
     def scores(
@@ -95,9 +95,14 @@ class Centroids(nnx.Module):
     def unmeasured(self, batch: int) -> RoutingTraining:
         """Return the state before a pass."""
         heads, clusters, dim = self.means.shape
-        counts, sums = jnp.zeros((batch, heads, clusters)), jnp.zeros((batch, heads, clusters, dim))
-        none = jnp.zeros(batch)
-        return RoutingTraining(counts, sums, distance=none, vectors=none, unrouted=none, asked=none)
+        return RoutingTraining(
+            counts=jnp.zeros((batch, heads, clusters)),
+            sums=jnp.zeros((batch, heads, clusters, dim)),
+            distance=jnp.zeros(batch),
+            vectors=jnp.zeros(batch),
+            unrouted=jnp.zeros(batch),
+            asked=jnp.zeros(batch),
+        )
 
     def measured(self, routed: Clusters, saw: Bool[Array, "batch heads len"]) -> RoutingTraining:
         """Return what a pass tells; `saw` is whether a query saw a key. Only `distance` has a

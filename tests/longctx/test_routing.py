@@ -14,6 +14,11 @@ from longctx.attention.positions import FIRE, RelativeEmbedding
 from longctx.mixer import Statistic
 from longctx.mixers.centroids import normalised
 from longctx.mixers.routing import Routing, RoutingTraining
+from longctx.train.checkpoint import Checkpoints
+from longctx.train.config import Train
+from longctx.train.loop import initialise, train
+from longctx.transformer import Transformer
+from tests.longctx.documents import Documents
 
 MODEL, LENGTH = 16, 40
 SMALL = Routing.small()[0]
@@ -165,12 +170,9 @@ def test_a_query_sees_the_latest_of_its_cluster_and_no_more():
         np.asarray(layer.centroids.scores(normalised(y)).argmax(axis=2)) for y in (q, k)
     )
     value = jax.nn.one_hot(jnp.arange(LENGTH) % MODEL, MODEL)
-    flat = (0 * q, k, jnp.broadcast_to(value, k.shape))
+    v = jnp.broadcast_to(value, k.shape)
     real = jnp.ones((2, 1, LENGTH), bool)
-    seen = {}
-    for name in ("q", "k"):
-        seen[name] = {"q": q, "k": k}[name]
-    out, lse, _, _ = layer._route((q * 1e-6, k, flat[2]), real, Places(), None)
+    out, lse, _, _ = layer._route((q * 1e-6, k, v), real, Places(), None)
     for b, t in np.ndindex(2, LENGTH):
         members = [j for j in range(t + 1) if k_cluster[b, 0, j] == q_cluster[b, 0, t]][-5:]
         want = sum(np.asarray(value[j]) for j in members) / max(len(members), 1)
@@ -191,6 +193,25 @@ def test_what_sees_ahead_can_not_decode():
         layer.init_state(1, 4)
     with pytest.raises(ValueError, match="later tokens decide"):
         layer(inputs(), Places(), build(SMALL).init_state(2, LENGTH))
+
+
+def test_training_moves_the_centroids_and_logs_what_layers_tell(tmp_path):
+    mixer = Routing(heads=2, local_heads=1, clusters=3, window=4, decay=0.9)
+    model = Transformer(layers=1, model=8, hidden=8, mixer=mixer, dropout=0.0)
+    config = Train(
+        data=Documents(), model=model, steps=2, batch=2, window=8, save_every=2, log_every=1
+    )
+    train(config, tmp_path / "run")
+    start = initialise(config)[2]
+    found = Checkpoints(tmp_path / "run" / "checkpoints", config).restore(2, start).state
+    before, after = (s.params["blocks"][0]["mixer"]["centroids"] for s in (start, found))
+    for name in ("means", "sums", "counts"):
+        assert np.isfinite(after[name][...]).all()
+        assert np.any(before[name][...] != after[name][...])
+    # Of each step 2 rows of 8 queries and keys at most, so the counts are known to lie below this.
+    assert float(after["counts"][...].sum()) <= 0.81 * 3 + 0.19 * 32 + 1e-3
+    logged = "".join(f.read_text() for f in (tmp_path / "run").rglob("*.jsonl"))
+    assert "routing/cluster_entropy" in logged
 
 
 @pytest.mark.parametrize(
