@@ -16,9 +16,9 @@ from kernels.attention import Places, attention, merge
 from kernels.attention.places import resolved
 from longctx.attention.cache import KVCache
 from longctx.attention.layer import Attention, AttentionLayer
-from longctx.attention.memory import Beyond, Entries, Storage, Store
+from longctx.attention.memory import Entries, Storage, Store
 from longctx.attention.memory.retrieval import attend, normalised, retrieve
-from longctx.attention.patterns import Local
+from longctx.attention.patterns import Beyond, Local
 from longctx.attention.positions import Position, RelativeEmbedding
 from longctx.mixer import MixerConfig, Told, refuse_packed_state
 from longctx.mixers.documents import real_tokens

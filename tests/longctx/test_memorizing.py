@@ -11,10 +11,10 @@ from flax import nnx
 
 from kernels.attention import Places
 from longctx.attention.layer import Attention
-from longctx.attention.memory import Beyond, Entries, Store
+from longctx.attention.memory import Entries, Store
 from longctx.attention.memory.extend import larger_memory, load_corpus
 from longctx.attention.memory.retrieval import normalised
-from longctx.attention.patterns import Local
+from longctx.attention.patterns import Beyond, Local
 from longctx.attention.positions import NoPosition, RelativeEmbedding
 from longctx.mixers.memorizing import Memorizing
 from longctx.transformer import Transformer

@@ -1,6 +1,5 @@
-"""What lies outside the tokens that attention sees: entries, their ring, and who may be found."""
+"""What lies outside the tokens that attention sees: entries, and the ring that keeps them."""
 
-from longctx.attention.memory.beyond import Beyond
 from longctx.attention.memory.store import Entries, Storage, Store
 
-__all__ = ["Beyond", "Entries", "Storage", "Store"]
+__all__ = ["Entries", "Storage", "Store"]

@@ -4,6 +4,7 @@ A new file needs no line here: `longctx.variants.members` finds it. These names 
 """
 
 from kernels.attention.spec import Pattern
+from longctx.attention.patterns.beyond import Beyond
 from longctx.attention.patterns.causal import Causal
 from longctx.attention.patterns.dilated import Dilated
 from longctx.attention.patterns.fixed import Fixed
@@ -17,6 +18,7 @@ from longctx.attention.patterns.strided import Strided
 from longctx.attention.patterns.union import Union
 
 __all__ = [
+    "Beyond",
     "Causal",
     "Dilated",
     "Fixed",
