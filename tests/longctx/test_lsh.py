@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ PLAIN = LSH(heads=2, buckets=4, rounds=3, window=4)
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-def build(config, seed=0):
+def build(config, seed=0) -> Any:
     return config.build(MODEL, jnp.float32, nnx.Rngs(seed))
 
 

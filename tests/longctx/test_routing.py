@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ SMALL = Routing.small()[0]
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-def build(config):
+def build(config) -> Any:
     return config.build(MODEL, jnp.float32, nnx.Rngs(0))
 
 
@@ -202,8 +203,8 @@ def test_training_moves_the_centroids_and_logs_what_layers_tell(tmp_path):
         data=Documents(), model=model, steps=2, batch=2, window=8, save_every=2, log_every=1
     )
     train(config, tmp_path / "run")
-    start = initialise(config)[2]
-    found = Checkpoints(tmp_path / "run" / "checkpoints", config).restore(2, start).state
+    start: Any = initialise(config)[2]
+    found: Any = Checkpoints(tmp_path / "run" / "checkpoints", config).restore(2, start).state
     before, after = (s.params["blocks"][0]["mixer"]["centroids"] for s in (start, found))
     for name in ("means", "sums", "counts"):
         assert np.isfinite(after[name][...]).all()
