@@ -173,8 +173,9 @@ class TransformerModel(Model):
             x, after = remat(self.blocks, x, places, states, keys[1:])
         else:
             after = []
-            for block, *rest in zip(self.blocks, places, states, keys[1:], strict=True):
-                x, layer_state = block(x, *rest)
+            layers = zip(self.blocks, places, states, keys[1:], strict=True)
+            for block, place, layer_state, layer_key in layers:
+                x, layer_state = block(x, place, layer_state, layer_key)
                 after.append(layer_state)
         if state is not None:
             state = DecoderState(tuple(after), *counted_on(at, state))
