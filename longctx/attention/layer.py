@@ -142,10 +142,23 @@ class AttentionLayer(Projections, Mixer):
 
         `pattern` takes the place of the config's, for a layer that serves in two roles.
         """
-        self._require_coordinates(at)
-        pattern, term = pattern or self.config.pattern, self.place.term()
         q, (k, v) = self.queries(x[:, silent:]), self.keys_values(x)
-        counted = resolved(at, x.shape[1])
+        (y, _), state = self.attended(q, k, v, at, state, pattern or self.config.pattern)
+        return self.joined(y), state
+
+    def attended(
+        self,
+        q: Float[Array, "batch heads asking dim"],
+        k: Float[Array, "batch kv_heads len dim"],
+        v: Float[Array, "batch kv_heads len dim"],
+        at: Places,
+        state: KVCache | None,
+        pattern: Pattern,
+    ) -> tuple[tuple[Array, Array], KVCache | None]:
+        """Return (out, lse) of the queries, which are of the last tokens, and the state after."""
+        self._require_coordinates(at)
+        term, silent = self.place.term(), k.shape[2] - q.shape[2]
+        counted = resolved(at, k.shape[2])
         assert counted.positions is not None
         q = self.place.rotate(q, counted.positions[:, silent:])
         k = self.place.rotate(k, counted.positions)
@@ -158,17 +171,17 @@ class AttentionLayer(Projections, Mixer):
                 refuse_packed_state(at, state)
             if pattern.prefix is None:
                 raise ValueError(f"{pattern} sees ahead, so it can't continue a state")
-            q_at = self._for_each_row(counted, x.shape[0])
+            q_at = self._for_each_row(counted, k.shape[0])
             if pattern.prefix:
                 q = jnp.where(self._cut_prefix(q_at, pattern.prefix), jnp.nan, q)
             k, v, k_at, state = state.extend(k, v, q_at)
         q_at = jax.tree.map(lambda x: x[:, silent:], q_at)
-        y = attention(
-            q, k, v, pattern=pattern, term=term, q_at=q_at, k_at=k_at,
+        found = attention(
+            q, k, v, pattern=pattern, term=term, q_at=q_at, k_at=k_at, return_lse=True,
             implementation=self.config.implementation,
         )  # fmt: skip
-        assert isinstance(y, jax.Array)
-        return self.joined(y), state
+        assert isinstance(found, tuple)
+        return found, state
 
     def _require_coordinates(self, at: Places) -> None:
         position, given = self.config.position, at.coordinates

@@ -1,11 +1,11 @@
-"""Which tokens of a row count, and to which document they belong."""
+"""Which tokens of a row count, where they stand, and to which document they belong."""
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from kernels.attention.places import Places
+from kernels.attention.places import Places, resolved
 
 
 def real_tokens(x: Float[Array, "batch len model"], at: Places) -> Bool[Array, "batch len"]:
@@ -25,3 +25,11 @@ def document_numbers(real: Bool[Array, "batch len"], at: Places) -> Int[Array, "
     before = jnp.pad(jax.lax.cummax(index, axis=1), [(0, 0), (1, 0)])[:, :-1]
     starts = real & (segments != jnp.take_along_axis(segments, before, axis=1))
     return jnp.cumsum(starts, axis=1, dtype=jnp.int32)
+
+
+def each_row(at: Places, real: Bool[Array, "batch len"]) -> Places:
+    """Return positions and segments for every row; padding stands at -1."""
+    counted = resolved(at, real.shape[1])
+    assert counted.positions is not None
+    segments = None if at.segments is None else jnp.broadcast_to(at.segments, real.shape)
+    return Places(jnp.where(real, counted.positions, -1), segments)

@@ -11,18 +11,18 @@ from einops import rearrange
 from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from kernels.attention.grouped import grouped
 from kernels.attention.merge import merge
-from kernels.attention.places import Places, resolved
+from kernels.attention.places import Places
 from kernels.attention.selected import chunked
 from longctx.attention.cache import KVCache
 from longctx.attention.patterns import Causal, Local
 from longctx.attention.positions import NoPosition, Position, RelativeEmbedding, RoPE
 from longctx.dense import Linear
 from longctx.mixer import Mixer, MixerConfig, refuse_packed_state
-from longctx.mixers.documents import real_tokens
+from longctx.mixers.documents import each_row, real_tokens
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class LSHLayer(Mixer):
         split = "batch len (heads dim) -> batch heads len dim"
         q, v = (rearrange(f(x), split, dim=self.dim) for f in (self.qk, self.v))
         real = real_tokens(x, at)
-        at = _each_row(at, real)
+        at = each_row(at, real)
         assert at.positions is not None
         buckets = self.hashed(q)
         q = self.place.rotate(q, at.positions)
@@ -203,11 +203,3 @@ def unit(x: Float[Array, "*shape dim"]) -> Float[Array, "*shape dim"]:
     """Return vectors of length 1, or 0."""
     squares = (x.astype(jnp.float32) ** 2).sum(axis=-1, keepdims=True)
     return (x * jax.lax.rsqrt(jnp.maximum(squares, 1e-12))).astype(x.dtype)
-
-
-def _each_row(at: Places, real: Bool[Array, "batch len"]) -> Places:
-    """Return positions and segments for every row; padding stands at -1."""
-    counted = resolved(at, real.shape[1])
-    assert counted.positions is not None
-    segments = None if at.segments is None else jnp.broadcast_to(at.segments, real.shape)
-    return Places(jnp.where(real, counted.positions, -1), segments)

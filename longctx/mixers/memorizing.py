@@ -12,7 +12,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
-from kernels.attention import Places, attention, merge
+from kernels.attention import Places, merge
 from kernels.attention.places import resolved
 from longctx.attention.cache import KVCache
 from longctx.attention.layer import Attention, AttentionLayer
@@ -20,7 +20,7 @@ from longctx.attention.memory import Entries, Storage, Store
 from longctx.attention.memory.retrieval import attend, normalised, retrieve
 from longctx.attention.patterns import Beyond, Local
 from longctx.attention.positions import Position, RelativeEmbedding
-from longctx.mixer import MixerConfig, Told, refuse_packed_state
+from longctx.mixer import MixerConfig, Told
 from longctx.mixers.documents import real_tokens
 
 INITIAL_SCALE = 10.0
@@ -167,11 +167,10 @@ class MemorizingLayer(AttentionLayer):
         at: Places = Places(),
         state: MemorizingState | None = None,
     ) -> tuple[Float[Array, "batch len model"], MemorizingState | None]:
-        if state is not None and not state.local.packed:
-            refuse_packed_state(at, state)
         q, (k, v) = self.queries(x), self.keys_values(x)
         counted = resolved(at, x.shape[1])
-        local, cache = self._local(q, k, v, at, counted, None if state is None else state.local)
+        cache = None if state is None else state.local
+        local, cache = self.attended(q, k, v, at, cache, self.config.pattern)
         new = Entries.of(
             normalised(k), v, counted._replace(coordinates=None), self.memorizing.storage
         )
@@ -184,28 +183,6 @@ class MemorizingLayer(AttentionLayer):
         counts = (a.sum(axis=1).astype(jnp.float32) for a in (asked, answered))
         assert cache is not None
         return y, MemorizingState(cache, state.store.extend(new), *counts)
-
-    def _local(
-        self, q: Array, k: Array, v: Array, at: Places, counted: Places, cache: KVCache | None
-    ) -> tuple[tuple[Array, Array], KVCache | None]:
-        """Return (out, lse) of the local attention, and its cache."""
-        self._require_coordinates(at)
-        assert counted.positions is not None
-        pattern, term = self.config.pattern, self.place.term()
-        q, k = (self.place.rotate(a, counted.positions) for a in (q, k))
-        relative = pattern.relative and (term is None or term.relative)
-        q_at = k_at = at if at.segments is None or relative else counted
-        if self.config.position.axes == 0:
-            q_at = k_at = q_at._replace(coordinates=None)
-        if cache is not None:
-            q_at = self._for_each_row(counted, q.shape[0])
-            k, v, k_at, cache = cache.extend(k, v, q_at)
-        found = attention(
-            q, k, v, pattern=pattern, term=term, q_at=q_at, k_at=k_at, return_lse=True,
-            implementation=self.config.implementation,
-        )  # fmt: skip
-        assert isinstance(found, tuple)
-        return found, cache
 
     def _remembered(self, q: Array, new: Entries, store: Store | None) -> tuple[Array, Array]:
         """Return (out, lse) of what the queries retrieve."""

@@ -11,11 +11,11 @@ from einops import rearrange
 from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from kernels.attention.api import attention
 from kernels.attention.grouped import grouped
-from kernels.attention.places import Places, resolved
+from kernels.attention.places import Places
 from kernels.attention.selected import clustered
 from kernels.cost import useful_pairs
 from longctx.attention.cache import KVCache
@@ -24,7 +24,7 @@ from longctx.attention.patterns import Causal, Local
 from longctx.attention.positions import NoPosition, Position, RelativeEmbedding, RoPE
 from longctx.mixer import Mixer, MixerConfig, Told, refuse_packed_state
 from longctx.mixers.centroids import Centroids, Clusters, RoutingTraining, normalised
-from longctx.mixers.documents import real_tokens
+from longctx.mixers.documents import each_row, real_tokens
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class RoutingLayer(Mixer):
         vectors = normalised(q), normalised(k)
         scores = [self.centroids.scores(x) for x in vectors]
         nearest = [jnp.where(real, score.argmax(axis=2), -1) for score in scores]
-        at = _each_row(at, real)
+        at = each_row(at, real[:, 0])
         assert at.positions is not None
         q, k = (self.routing_place.rotate(x, at.positions) for x in (q, k))
         shared = {"term": self.routing_place.term(), "implementation": self.config.implementation}
@@ -264,7 +264,7 @@ class RoutingLayer(Mixer):
     ) -> tuple[Array, KVCache | None]:
         """Return what the local heads find, and their cache after."""
         assert self.local_place is not None
-        (q, k, v), after, counted = heads, None, _each_row(at, real)
+        (q, k, v), after, counted = heads, None, each_row(at, real[:, 0])
         assert counted.positions is not None
         q, k = (self.local_place.rotate(x, counted.positions) for x in (q, k))
         q_at = k_at = at
@@ -277,12 +277,3 @@ class RoutingLayer(Mixer):
         )  # fmt: skip
         assert isinstance(out, jax.Array)
         return out, after
-
-
-def _each_row(at: Places, real: Bool[Array, "batch 1 len"]) -> Places:
-    """Return positions and segments for every row; padding stands at -1."""
-    counted = resolved(at, real.shape[2])
-    assert counted.positions is not None
-    rows = (len(real), real.shape[2])
-    segments = None if at.segments is None else jnp.broadcast_to(at.segments, rows)
-    return Places(jnp.where(real[:, 0], counted.positions, -1), segments)
