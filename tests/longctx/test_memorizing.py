@@ -141,7 +141,7 @@ def test_an_empty_memory_is_local_attention_to_the_last_bit(config):
     np.testing.assert_array_equal(call(config, x)[0], want)
     state = layer(config).init_state(2, 0)
     got, after = call(config, x, state=state)
-    np.testing.assert_allclose(got, want, atol=1e-5)
+    np.testing.assert_allclose(got, want, atol=1e-6)
     np.testing.assert_array_equal(after.answered, 0.0)
     np.testing.assert_array_equal(after.asked, config.window)
 
