@@ -31,7 +31,11 @@ class TrainState:
     def create(
         cls, params: nnx.State, optimizer: optax.GradientTransformation, carry: Any = None
     ) -> "TrainState":
-        """Return the state before the first step."""
+        """Return the state before the first step.
+
+        The carry is copied: a step consumes each array, and some may be one and the same.
+        """
+        carry = jax.tree.map(jnp.copy, carry)
         return cls(jnp.zeros((), jnp.int32), params, optimizer.init(params), carry)
 
 
