@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 from dataclasses import replace
@@ -55,6 +57,7 @@ for ours, theirs in zip(jax.tree.leaves(trained(8)), jax.tree.leaves(trained(1))
 """
 
 
+@pytest.mark.slow
 def test_eight_devices_train_as_one():
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     done = subprocess.run(
