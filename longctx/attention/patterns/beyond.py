@@ -15,6 +15,8 @@ class Beyond(Pattern):
     size: int = 4096
     """How many keys, from there on, are seen."""
 
+    paper = "Wu et al. 2022"
+
     def __post_init__(self):
         if self.nearest < 0 or self.size < 1:
             raise ValueError(
