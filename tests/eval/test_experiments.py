@@ -34,7 +34,7 @@ def test_what_is_done_is_not_done_again(tmp_path):
     assert 0.0 <= first["test/accuracy"] <= 1.0
     assert run_one(small, "local", 1, tmp_path) == first
     assert small.measured == 1
-    with pytest.raises(ValueError, match="there is no variant 'other'; there are local, full"):
+    with pytest.raises(ValueError, match="there is no variant 'other'; there are local"):
         run_one(small, "other", 1, tmp_path)
 
 
