@@ -1,15 +1,13 @@
 """The search for nearest keys: every implementation against the textbook."""
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kernels.attention import Pattern, Places
+from kernels.attention import Places
 from kernels.topk import IMPLEMENTATIONS, nearest
-from longctx.attention.patterns import Causal, Full, Local
+from longctx.attention.patterns import Beyond, Causal, Full, Local
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -127,17 +125,11 @@ def test_an_exact_search_is_not_served_approximately():
         nearest(q, k, count=3, pattern=Causal(), implementation="approximate")
 
 
-@dataclass(frozen=True)
-class Nothing(Pattern):
-    def allows(self, q_pos, k_pos):
-        return q_pos < k_pos - 10**6
-
-
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_where_nothing_is_allowed_nothing_is_found(implementation):
     q, k = arrays(8, 16)
     scores, index = nearest(
-        q, k, count=3, pattern=Nothing(), recall=0.9, implementation=implementation
+        q, k, count=3, pattern=Beyond(nearest=1000), recall=0.9, implementation=implementation
     )
     assert (index == -1).all()
     assert np.isneginf(scores).all()
