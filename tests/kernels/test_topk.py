@@ -153,6 +153,7 @@ def test_a_call_that_makes_no_sense_is_refused(change, complaint):
         nearest(q, k, **({"count": 3, "pattern": Causal()} | change))
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(
     ("q_shape", "k_shape", "complaint"),
     [
