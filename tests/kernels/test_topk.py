@@ -135,6 +135,7 @@ def test_where_nothing_is_allowed_nothing_is_found(implementation):
     assert np.isneginf(scores).all()
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
