@@ -19,7 +19,7 @@ from kernels.attention.places import Places
 from kernels.attention.selected import chunked
 from longctx.attention.cache import KVCache
 from longctx.attention.patterns import Causal, Local
-from longctx.attention.positions import NoPosition, Position, RelativeEmbedding, RoPE
+from longctx.attention.positions import NoPosition, Position, RoPE
 from longctx.dense import Linear
 from longctx.mixer import Mixer, MixerConfig, refuse_packed_state
 from longctx.mixers.documents import each_row, real_tokens
@@ -71,11 +71,7 @@ class LSH(MixerConfig):
 
     @classmethod
     def small(cls):
-        table = RelativeEmbedding(max_distance=9)
-        return (
-            cls(heads=4, buckets=4, window=3, position=table),
-            cls(heads=2, buckets=2, rounds=1, window=40, position=RoPE(), width=8),
-        )
+        return (cls(heads=4, buckets=4, window=3, width=8, position=RoPE()),)
 
     def build(self, model: int, dtype: DTypeLike, rngs: nnx.Rngs) -> "LSHLayer":
         width = model if self.width is None else self.width

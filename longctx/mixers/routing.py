@@ -21,7 +21,7 @@ from kernels.cost import useful_pairs
 from longctx.attention.cache import KVCache
 from longctx.attention.layer import Attention, Projections
 from longctx.attention.patterns import Causal, Local
-from longctx.attention.positions import NoPosition, Position, RelativeEmbedding, RoPE
+from longctx.attention.positions import NoPosition, Position, RelativeEmbedding
 from longctx.mixer import Mixer, MixerConfig, Told, refuse_packed_state
 from longctx.mixers.centroids import Centroids, Clusters, RoutingTraining, normalised
 from longctx.mixers.documents import each_row, real_tokens
@@ -82,10 +82,7 @@ class Routing(MixerConfig):
     @classmethod
     def small(cls):
         table = RelativeEmbedding(max_distance=9)
-        return (
-            cls(heads=4, local_heads=2, clusters=3, window=5, position=table),
-            cls(heads=2, local_heads=0, clusters=4, window=40, position=RoPE(), width=8),
-        )
+        return (cls(heads=4, local_heads=2, clusters=3, window=5, position=table),)
 
     def build(self, model: int, dtype: DTypeLike, rngs: nnx.Rngs) -> "RoutingLayer":
         return RoutingLayer(self, model, dtype, rngs)
