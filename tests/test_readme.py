@@ -67,5 +67,5 @@ def test_links_lead_somewhere():
 
 
 def test_every_experiment_says_how_to_run_it():
-    assert set(names()) == {"demo", "jsb_baseline", "jsb_pitch_time", "jsb_relative", "text_small"}
+    assert {"demo", "jsb_relative", "text_small", "text_memorizing", "music_routing"} < set(names())
     assert all(names().values())

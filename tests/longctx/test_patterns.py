@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kernels.attention.spec import Tile
 from longctx.attention.patterns import (
+    Beyond,
     Causal,
     Dilated,
     Fixed,
@@ -20,6 +21,7 @@ from longctx.attention.patterns import (
     Local,
     Pattern,
     Prefix,
+    Recurrent,
     Strided,
     Union,
 )
@@ -30,6 +32,7 @@ MEMBERS = {n: c for n, c in members(Pattern).items() if c.__module__.startswith(
 SMALL = [pattern for kind in MEMBERS.values() for pattern in kind.small()]
 DEGENERATE = [
     *(Local(1), Local(1, ahead=1), Prefix(0), Prefix(1), Strided(1), Strided(2), Global(1)),
+    *(Beyond(0, 3), Beyond(2, 1), Recurrent(1, 0), Recurrent(5, 0), Recurrent(3, 40)),
     *(Dilated(1), Dilated(3, rate=1), Dilated(1, rate=1)),
     *(Fixed(1, 0), Fixed(1, 1), Fixed(4, 4), Fixed(4, 3), Fixed(3, 1)),
     *(Full() & Full(), Causal() | Full(), Union((Local(2),)), Intersection((Dilated(2),))),
@@ -63,6 +66,17 @@ def dilated(pattern: Dilated, i: int) -> set[int]:
     return {i - step * pattern.rate for step in range(pattern.size)}
 
 
+def beyond(pattern: Beyond, i: int) -> set[int]:
+    """The keys before the nearest ones, which a local window sees."""
+    return {i - pattern.nearest - step for step in range(pattern.size)}
+
+
+def recurrent(pattern: Recurrent, i: int) -> set[int]:
+    """Dai et al. 2019, 3.2: the own segment so far and what is cached of those before it."""
+    start = i // pattern.segment * pattern.segment
+    return set(range(start - pattern.memory, i + 1))
+
+
 def global_(pattern: Global, i: int) -> set[int]:
     return set(range(LENGTH if i < pattern.tokens else pattern.tokens))
 
@@ -80,6 +94,8 @@ DEFINITIONS = {
     Full: lambda pattern, i: set(range(LENGTH)),
     Prefix: prefix,
     Local: local,
+    Beyond: beyond,
+    Recurrent: recurrent,
     Strided: strided,
     Fixed: fixed,
     Dilated: dilated,
