@@ -16,6 +16,8 @@ from longctx.data.vocabulary import vocabulary_hash
 from longctx.evaluator import Evaluator, Trained
 from longctx.train.step import summed_loss
 
+NOT_CAUSAL = "NOT CAUSAL: later tokens decide which earlier ones are seen"
+
 
 @dataclass(frozen=True)
 class Likelihood(Evaluator):
@@ -66,7 +68,11 @@ class Likelihood(Evaluator):
             "window": window,
             "stride": stride,
             "augmentation": "none",
-        }
+        } | ({"likelihood": NOT_CAUSAL} if _selects_ahead(trained) else {})
+
+
+def _selects_ahead(trained: Trained) -> bool:
+    return trained.model().config.selects_ahead
 
 
 @partial(jax.jit, static_argnums=0)

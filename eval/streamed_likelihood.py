@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,12 +17,6 @@ from longctx.data.coordinates import coordinates_of
 from longctx.data.windows import bounded
 from longctx.evaluator import Evaluator, Trained
 from longctx.train.step import token_losses
-
-
-class DocumentLosses(NamedTuple):
-    """The negative log-likelihoods (nats) of a document's tokens, in their order."""
-
-    nll: Float[np.ndarray, " len"]
 
 
 @dataclass(frozen=True)
@@ -46,8 +40,8 @@ class StreamedLikelihood(Evaluator):
 
     def run(self, trained: Trained) -> Iterator[tuple[str, float]]:
         """Yield the loss with and without what is carried, their difference, and by position."""
-        carried = np.concatenate([d.nll for d in self.documents(trained, carry=True)])
-        apart = np.concatenate([d.nll for d in self.documents(trained, carry=False)])
+        carried = np.concatenate(list(self.documents(trained, carry=True)))
+        apart = np.concatenate(list(self.documents(trained, carry=False)))
         name = f"{self.split}/streamed"
         yield f"{name}_nll", float(carried.mean())
         yield f"{name}_nll_apart", float(apart.mean())
@@ -59,8 +53,8 @@ class StreamedLikelihood(Evaluator):
             if inside.any():
                 yield f"{name}_nll_from_{first}", float(carried[inside].mean())
 
-    def documents(self, trained: Trained, carry: bool) -> Iterator[DocumentLosses]:
-        """Yield the losses of each document; without `carry` every chunk stands alone."""
+    def documents(self, trained: Trained, carry: bool) -> Iterator[Float[np.ndarray, " len"]]:
+        """Yield each document's losses (nats); without `carry` every chunk stands alone."""
         chunk = trained.window if self.chunk is None else self.chunk
         pieces = self._pieces(trained)
         boundary = trained.data.vocabulary().boundary
@@ -74,10 +68,7 @@ class StreamedLikelihood(Evaluator):
                 parts.append(np.asarray(losses))
                 state = after if carry else empty
             losses = np.concatenate(parts, axis=1)
-            yield from (
-                DocumentLosses(row[: len(piece) - 1])
-                for row, piece in zip(losses, group, strict=False)
-            )
+            yield from (row[: len(piece) - 1] for row, piece in zip(losses, group, strict=False))
 
     def _pieces(self, trained: Trained) -> list[np.ndarray]:
         """Return the pieces, longest first, so that documents of a group are of a length."""

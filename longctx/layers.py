@@ -62,3 +62,9 @@ class FeedForward(nnx.Module):
         if self.gate is None:
             return self.down(gelu(self.up(x)))
         return self.down(nnx.silu(self.gate(x)) * self.up(x))
+
+
+def unit(x: Float[Array, "*shape dim"]) -> Float[Array, "*shape dim"]:
+    """Return float32 vectors of length 1; one of length 0 stays 0."""
+    x = x.astype(jnp.float32)
+    return x * jax.lax.rsqrt(jnp.maximum((x * x).sum(axis=-1, keepdims=True), 1e-12))

@@ -110,6 +110,11 @@ class MixerConfig(ABC):
         """How many first tokens see each other in both directions; None if any see ahead."""
         return 0
 
+    @property
+    def selects_ahead(self) -> bool:
+        """Whether later tokens decide which earlier ones are seen: its likelihood isn't causal."""
+        return False
+
     def scored(self, model: int, window: int) -> float:
         """Return the pairs of a window that talk times the width that scores them.
 

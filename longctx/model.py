@@ -40,6 +40,11 @@ class ModelConfig(ABC):
         """How many first tokens are seen before they are predicted; None if any may be."""
         return 0
 
+    @property
+    def selects_ahead(self) -> bool:
+        """Whether later tokens decide which earlier ones are seen: its likelihood isn't causal."""
+        return False
+
     @abstractmethod
     def build(self, vocab: int, dtype: DTypeLike, seed: int) -> Model:
         """Return `model(tokens, at, state, dropout_key) -> (logits, state)`.

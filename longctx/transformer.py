@@ -1,6 +1,6 @@
 """The decoder-only Transformer: pre-norm blocks of a mixer and a feed-forward layer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -62,6 +62,10 @@ class Transformer(ModelConfig):
     def prefix(self) -> int | None:
         parts = [mixer.prefix for mixer in self.mixers]
         return None if None in parts else max(part for part in parts if part is not None)
+
+    @property
+    def selects_ahead(self) -> bool:
+        return any(mixer.selects_ahead for mixer in self.mixers)
 
     @property
     def axes(self) -> int:
@@ -141,7 +145,7 @@ class TransformerModel(Model):
             block.mixer.grow_state(layer, capacity)
             for block, layer in zip(self.blocks, state.layers, strict=True)
         )
-        return DecoderState(layers, state.length)
+        return replace(state, layers=layers)
 
     def __call__(
         self,

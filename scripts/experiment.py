@@ -1,7 +1,6 @@
 """Run a small experiment: python -m scripts.experiment recall --out runs/recall."""
 
 from pathlib import Path
-from typing import Literal
 
 import tyro
 
@@ -9,6 +8,7 @@ from eval.experiments.base import Experiment, rows, run_one
 from eval.experiments.context import ContextExperiment
 from eval.experiments.recall import RecallExperiment
 from eval.markdown import table
+from longctx.variants import did_you_mean
 from scripts.program import run
 
 EXPERIMENTS: dict[str, type[Experiment]] = {
@@ -18,7 +18,7 @@ EXPERIMENTS: dict[str, type[Experiment]] = {
 
 
 def experiment(
-    name: tyro.conf.Positional[Literal["recall", "context"]],
+    name: tyro.conf.Positional[str],
     out: Path,
     seeds: tuple[int, ...] = (0, 1, 2),
     variants: tuple[str, ...] = (),
@@ -28,11 +28,13 @@ def experiment(
     What is done already is not done again, and a run that was stopped goes on.
 
     Args:
-        name: Which experiment.
+        name: Which experiment: recall or context.
         out: The folder of its runs.
         seeds: Of the weights, the order of the data and the crops.
         variants: Only these.
     """
+    if name not in EXPERIMENTS:
+        raise ValueError(f"no experiment {name!r}. {did_you_mean(name, list(EXPERIMENTS))}")
     chosen = EXPERIMENTS[name]()
     measured = {
         variant: [run_one(chosen, variant, seed, out) for seed in seeds]

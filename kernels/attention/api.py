@@ -9,12 +9,13 @@ from kernels.attention.blockwise import blockwise
 from kernels.attention.decode import decode
 from kernels.attention.pallas_gpu import pallas_gpu
 from kernels.attention.pallas_tpu import pallas_tpu
-from kernels.attention.places import Places
+from kernels.attention.places import Places, check_places
 from kernels.attention.reference import reference
 from kernels.attention.row_blocks import row_blocks
 from kernels.attention.spec import Pattern
 from kernels.attention.term import Term
 from kernels.platform import platform
+from kernels.serve import serve
 
 IMPLEMENTATIONS: dict[str, Callable[..., tuple[Array, Array]]] = {
     "reference": reference,
@@ -75,28 +76,14 @@ def attention(
     """
     k_at = q_at if k_at is None else k_at
     _check(q, k, v)
-    _check_places(q, q_at, k, k_at)
+    check_places(q, q_at, k, k_at)
     # A scale of numpy or jax would make bfloat16 queries float32, which hardly any kernel takes.
     q = (q * (q.shape[-1] ** -0.5 if scale is None else scale)).astype(q.dtype)
-    out, lse = _serve(implementation, q, k, v, pattern, term, q_at, k_at)
+    preferred = PREFERRED.get(platform(), ("decode", "blockwise"))
+    args = (q, k, v, pattern, term, q_at, k_at)
+    out, lse = serve(IMPLEMENTATIONS, preferred, implementation, *args)
     out = out.astype(q.dtype)
     return (out, lse) if return_lse else out
-
-
-def _serve(implementation: str | None, *args) -> tuple[Array, Array]:
-    if implementation is not None:
-        if implementation not in IMPLEMENTATIONS:
-            raise ValueError(
-                f"implementation is {implementation!r}; known are {', '.join(IMPLEMENTATIONS)}"
-            )
-        return IMPLEMENTATIONS[implementation](*args)
-    reasons = []
-    for name in PREFERRED.get(platform(), ("decode", "blockwise")):
-        try:
-            return IMPLEMENTATIONS[name](*args)
-        except NotImplementedError as reason:
-            reasons.append(reason)
-    raise ExceptionGroup("no attention implementation serves this call", reasons)
 
 
 def _check(q: Array, k: Array, v: Array) -> None:
@@ -107,19 +94,3 @@ def _check(q: Array, k: Array, v: Array) -> None:
         )
     if q.shape[1] % k.shape[1]:
         raise ValueError(f"{q.shape[1]} query heads can't share {k.shape[1]} key heads evenly")
-
-
-def _check_places(q: Array, q_at: Places, k: Array, k_at: Places) -> None:
-    for name, ours, theirs in zip(Places._fields, q_at, k_at, strict=True):
-        if (ours is None) != (theirs is None):
-            raise ValueError(f"give {name} for queries and keys, or for neither")
-        for whose, x, given in (("queries", q, ours), ("keys", k, theirs)):
-            if given is not None and (
-                given.shape[0] not in (1, x.shape[0]) or given.shape[1] != x.shape[2]
-            ):
-                raise ValueError(
-                    f"{name} {given.shape} of {x.shape[2]} {whose} must be [1 or "
-                    f"{x.shape[0]}, {x.shape[2]}]"
-                )
-    if q_at.positions is None and q.shape[2] > k.shape[2]:
-        raise ValueError(f"{q.shape[2]} queries over {k.shape[2]} keys need explicit positions")

@@ -68,9 +68,7 @@ Call = tuple[Pattern, int, bool, str | None]
 
 
 @partial(jax.jit, static_argnums=0)  # traced once, however many layers call it
-def _grouped(
-    call: tuple[Pattern, int, bool, str | None], q, k, v, q_group, k_group, term, q_at, k_at
-):
+def _grouped(call: Call, q, k, v, q_group, k_group, term, q_at, k_at):
     pattern, groups, strict, implementation = call
     members = min(pattern.window or 0, k.shape[2])
     size = min(members, q.shape[2])

@@ -40,3 +40,24 @@ def last_of(q_len: int, q_at: Places, k_len: int, k_at: Places) -> tuple[Places,
         return q_at, k_at
     index = jnp.arange(k_len, dtype=jnp.int32)[None]
     return q_at._replace(positions=index[:, k_len - q_len :]), k_at._replace(positions=index)
+
+
+def check_places(q: Array, q_at: Places, k: Array, k_at: Places) -> None:
+    """Check the places of queries and keys, [batch, heads, len, dim], against them and each other.
+
+    Raises:
+        ValueError: a part is given for one of them alone, has another shape, or is missing.
+    """
+    for name, ours, theirs in zip(Places._fields, q_at, k_at, strict=True):
+        if (ours is None) != (theirs is None):
+            raise ValueError(f"give {name} for queries and keys, or for neither")
+        for whose, x, given in (("queries", q, ours), ("keys", k, theirs)):
+            if given is not None and (
+                given.shape[0] not in (1, x.shape[0]) or given.shape[1] != x.shape[2]
+            ):
+                raise ValueError(
+                    f"{name} {given.shape} of {x.shape[2]} {whose} must be [1 or "
+                    f"{x.shape[0]}, {x.shape[2]}]"
+                )
+    if q_at.positions is None and q.shape[2] > k.shape[2]:
+        raise ValueError(f"{q.shape[2]} queries over {k.shape[2]} keys need explicit positions")

@@ -6,9 +6,9 @@ import jax
 from jax import Array
 from jaxtyping import Float, Int, Shaped
 
-from kernels.attention.places import Places, last_of
+from kernels.attention.places import Places, check_places, last_of
 from kernels.attention.spec import Pattern
-from kernels.platform import platform
+from kernels.serve import serve
 from kernels.topk.blockwise import approximate, blockwise
 from kernels.topk.reference import reference
 
@@ -18,12 +18,8 @@ IMPLEMENTATIONS: dict[str, Callable[..., tuple[Array, Array]]] = {
     "approximate": approximate,
 }
 
-PREFERRED = {
-    "cpu": ("approximate", "blockwise"),
-    "tpu": ("approximate", "blockwise"),
-    "gpu": ("approximate", "blockwise"),
-}
-"""Implementations to try, best first, by platform."""
+PREFERRED = ("approximate", "blockwise")
+"""Implementations to try, best first: the approximate one refuses where all is to be found."""
 
 
 def nearest(
@@ -63,29 +59,13 @@ def nearest(
     """
     k_at = q_at if k_at is None else k_at
     _check(q, k, k_scale)
-    _check_places(q, q_at, k, k_at)
+    check_places(q, q_at, k, k_at)
     if count < 1 or not 0.0 < recall <= 1.0:
         raise ValueError(f"count {count} must be positive and recall {recall} in (0, 1]")
     q, k, k_scale = jax.lax.stop_gradient((q, k, k_scale))
     places = last_of(q.shape[2], q_at, k.shape[2], k_at)
     args = (q, k, k_scale, count, pattern, *(at._replace(coordinates=None) for at in places))
-    return _serve(implementation, *args, recall)
-
-
-def _serve(implementation: str | None, *args) -> tuple[Array, Array]:
-    if implementation is not None:
-        if implementation not in IMPLEMENTATIONS:
-            raise ValueError(
-                f"implementation is {implementation!r}; known are {', '.join(IMPLEMENTATIONS)}"
-            )
-        return IMPLEMENTATIONS[implementation](*args)
-    reasons = []
-    for name in PREFERRED.get(platform(), ("blockwise",)):
-        try:
-            return IMPLEMENTATIONS[name](*args)
-        except NotImplementedError as reason:
-            reasons.append(reason)
-    raise ExceptionGroup("no implementation serves this search", reasons)
+    return serve(IMPLEMENTATIONS, PREFERRED, implementation, *args, recall)
 
 
 def _check(q: Array, k: Array, k_scale: Array | None) -> None:
@@ -97,20 +77,3 @@ def _check(q: Array, k: Array, k_scale: Array | None) -> None:
         raise ValueError(f"{q.shape[1]} query heads can't share {k.shape[1]} key heads evenly")
     if k_scale is not None and k_scale.shape != k.shape[:3]:
         raise ValueError(f"k_scale {k_scale.shape} must have one factor for each key of {k.shape}")
-
-
-def _check_places(q: Array, q_at: Places, k: Array, k_at: Places) -> None:
-    for name in ("positions", "segments"):
-        ours, theirs = getattr(q_at, name), getattr(k_at, name)
-        if (ours is None) != (theirs is None):
-            raise ValueError(f"give {name} for queries and keys, or for neither")
-        for whose, x, given in (("queries", q, ours), ("keys", k, theirs)):
-            if given is not None and (
-                given.shape[0] not in (1, x.shape[0]) or given.shape[1] != x.shape[2]
-            ):
-                raise ValueError(
-                    f"{name} {given.shape} of {x.shape[2]} {whose} must be [1 or "
-                    f"{x.shape[0]}, {x.shape[2]}]"
-                )
-    if q_at.positions is None and q.shape[2] > k.shape[2]:
-        raise ValueError(f"{q.shape[2]} queries over {k.shape[2]} keys need explicit positions")

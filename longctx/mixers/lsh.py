@@ -21,6 +21,7 @@ from longctx.attention.cache import KVCache
 from longctx.attention.patterns import Causal, Local
 from longctx.attention.positions import NoPosition, Position, RoPE
 from longctx.dense import Linear
+from longctx.layers import unit
 from longctx.mixer import Mixer, MixerConfig, refuse_packed_state
 from longctx.mixers.documents import each_row, real_tokens
 
@@ -71,7 +72,7 @@ class LSH(MixerConfig):
 
     @classmethod
     def small(cls):
-        return (cls(heads=4, buckets=4, window=3, width=8, position=RoPE()),)
+        return (cls(heads=4, buckets=4, window=3, position=RoPE()),)
 
     def build(self, model: int, dtype: DTypeLike, rngs: nnx.Rngs) -> "LSHLayer":
         width = model if self.width is None else self.width
@@ -80,8 +81,8 @@ class LSH(MixerConfig):
         return LSHLayer(self, model, width // self.heads, dtype, rngs)
 
     @property
-    def prefix(self) -> int | None:
-        return 0 if self.selection == "causal" else None
+    def selects_ahead(self) -> bool:
+        return self.selection == "paper"
 
     def scored(self, model: int, window: int) -> float:
         most = self.window if self.selection == "causal" else 2 * self.window
@@ -143,7 +144,7 @@ class LSHLayer(Mixer):
         assert at.positions is not None
         buckets = self.hashed(q)
         q = self.place.rotate(q, at.positions)
-        k, value, k_at, k_buckets = unit(q), v, at, buckets
+        k, value, k_at, k_buckets = unit(q).astype(q.dtype), v, at, buckets
         if state is not None:
             flat = "batch rounds heads len -> batch len (rounds heads)"
             placed = at._replace(coordinates=rearrange(buckets, flat))
@@ -193,9 +194,3 @@ class LSHLayer(Mixer):
                 "with selection 'paper' later tokens decide who is near, so tokens can't come one "
                 "by one; train with selection 'causal'"
             )
-
-
-def unit(x: Float[Array, "*shape dim"]) -> Float[Array, "*shape dim"]:
-    """Return vectors of length 1, or 0."""
-    squares = (x.astype(jnp.float32) ** 2).sum(axis=-1, keepdims=True)
-    return (x * jax.lax.rsqrt(jnp.maximum(squares, 1e-12))).astype(x.dtype)

@@ -17,9 +17,10 @@ from kernels.attention.places import resolved
 from longctx.attention.cache import KVCache
 from longctx.attention.layer import Attention, AttentionLayer
 from longctx.attention.memory import Entries, Storage, Store
-from longctx.attention.memory.retrieval import attend, normalised, retrieve
+from longctx.attention.memory.retrieval import attend, retrieve
 from longctx.attention.patterns import Beyond, Local
 from longctx.attention.positions import Position, RelativeEmbedding
+from longctx.layers import unit
 from longctx.mixer import MixerConfig, Told
 from longctx.mixers.documents import real_tokens
 
@@ -32,7 +33,7 @@ class Memorizing(MixerConfig):
 
     Queries and keys of the memory are normalised and have no positions. What is retrieved gets no
     gradient. Train it on `Streamed` data to remember more than a batch holds. The parameters do
-    not depend on `memory`: see `longctx.attention.memory.extend.larger_memory`.
+    not depend on `memory`: see `longctx.memory.larger_memory`.
     """
 
     paper: ClassVar[str] = "Wu et al. 2022"
@@ -171,9 +172,7 @@ class MemorizingLayer(AttentionLayer):
         counted = resolved(at, x.shape[1])
         cache = None if state is None else state.local
         local, cache = self.attended(q, k, v, at, cache, self.config.pattern)
-        new = Entries.of(
-            normalised(k), v, counted._replace(coordinates=None), self.memorizing.storage
-        )
+        new = Entries.of(unit(k), v, counted._replace(coordinates=None), self.memorizing.storage)
         memory = self._remembered(q, new, None if state is None else state.store)
         y = self.joined(self._together(local, memory).astype(self.dtype))
         if state is None:
@@ -190,7 +189,7 @@ class MemorizingLayer(AttentionLayer):
         sources = [] if store is None else [store.entries]
         if store is None or q.shape[2] > config.window:  # else no new token is far enough
             sources.append(new)
-        q, pattern = normalised(q), Beyond(config.window, config.memory)
+        q, pattern = unit(q), Beyond(config.window, config.memory)
         index = retrieve(q, sources, config.top_k, pattern, new.at, config.approximate or 1.0)
         scale = jnp.exp(self.log_scale[...])[:, None, None]
         return attend(scale * q, sources, index)

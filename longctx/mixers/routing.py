@@ -88,8 +88,8 @@ class Routing(MixerConfig):
         return RoutingLayer(self, model, dtype, rngs)
 
     @property
-    def prefix(self) -> int | None:
-        return 0 if self.selection == "causal" else None
+    def selects_ahead(self) -> bool:
+        return self.selection == "paper"
 
     def scored(self, model: int, window: int) -> float:
         dim = (self.width or model) // self.heads

@@ -14,6 +14,8 @@ from longctx.attention.layer import Attention
 from longctx.attention.positions import RelativeEmbedding
 from longctx.data.base import DataConfig
 from longctx.evaluator import Trained
+from longctx.mixers import Routing
+from longctx.train.config import Train
 from longctx.transformer import Transformer
 from music.chorales import Chorales
 
@@ -126,3 +128,15 @@ def test_a_zero_is_refused_and_not_taken_for_the_default(geometry):
     trained = Trained(None, None, Chorales(), window=16, step=0)  # pyright: ignore
     with pytest.raises(ValueError, match="stride must lie between 1"):
         list(Likelihood(**geometry).run(trained))
+
+
+def test_a_likelihood_that_sees_the_future_says_so():
+    """The papers' selection may be trained, to compare with them, but its numbers carry a mark."""
+    data = Pieces()
+    for selection, marked in (("causal", False), ("paper", True)):
+        mixer = Routing(heads=2, local_heads=1, clusters=2, window=4, selection=selection)
+        config = Train(data, Transformer(layers=1, model=8, hidden=8, mixer=mixer))
+        model = config.model.build(len(data.vocabulary().names), jnp.float32, seed=0)
+        trained = Trained(*nnx.split(model), data, window=16, step=0)
+        protocol = Likelihood(window=16, stride=16).protocol(trained)
+        assert ("NOT CAUSAL" in str(protocol.get("likelihood"))) == marked

@@ -12,10 +12,10 @@ from flax import nnx
 from kernels.attention import Places
 from longctx.attention.layer import Attention
 from longctx.attention.memory import Entries, Store
-from longctx.attention.memory.extend import larger_memory, load_corpus
-from longctx.attention.memory.retrieval import normalised
 from longctx.attention.patterns import Beyond, Local
 from longctx.attention.positions import NoPosition, RelativeEmbedding
+from longctx.layers import unit
+from longctx.memory import larger_memory, load_corpus
 from longctx.mixers.memorizing import Memorizing
 from longctx.transformer import Transformer
 
@@ -226,18 +226,22 @@ def test_bfloat16_stays_near_float32():
 
 def entries(length, seed=0):
     k, v = (jax.random.normal(jax.random.key(seed + i), (2, 2, length, 8)) for i in range(2))
-    return normalised(k), v
+    return unit(k), v
 
 
 def at(*rows):
     return Places(jnp.asarray(rows, jnp.int32))
 
 
+def write(store: Store, k, v, at) -> Store:
+    return store.extend(Entries.of(k, v, at, store.storage))
+
+
 def test_a_full_store_overwrites_its_oldest_entry():
     k, v = entries(7)
     store = Store.empty(2, 2, 5, 8, "float32")
     for t in range(7):
-        store = store.write(k[:, :, t : t + 1], v[:, :, t : t + 1], at([t], [t + 50]))
+        store = write(store, k[:, :, t : t + 1], v[:, :, t : t + 1], at([t], [t + 50]))
     np.testing.assert_array_equal(
         store.entries.at.positions, [[5, 6, 2, 3, 4], [55, 56, 52, 53, 54]]
     )
@@ -245,13 +249,13 @@ def test_a_full_store_overwrites_its_oldest_entry():
     np.testing.assert_array_equal(store.entries.k, k[:, :, order])
     np.testing.assert_array_equal(store.entries.v, v[:, :, order])
     np.testing.assert_array_equal(store.next, [2, 2])
-    at_once = Store.empty(2, 2, 5, 8, "float32").write(k, v, at(range(7), range(50, 57)))
+    at_once = write(Store.empty(2, 2, 5, 8, "float32"), k, v, at(range(7), range(50, 57)))
     jax.tree.map(np.testing.assert_array_equal, at_once, store)
 
 
 def test_padding_leaves_no_trace_and_rows_have_pointers_of_their_own():
     k, v = entries(4)
-    store = Store.empty(2, 2, 3, 8, "float32").write(k, v, at([0, -1, 1, -1], [-1, -1, -1, 9]))
+    store = write(Store.empty(2, 2, 3, 8, "float32"), k, v, at([0, -1, 1, -1], [-1, -1, -1, 9]))
     np.testing.assert_array_equal(store.entries.at.positions, [[0, 1, -1], [9, -1, -1]])
     np.testing.assert_array_equal(store.next, [2, 1])
     np.testing.assert_array_equal(
@@ -264,11 +268,11 @@ def test_padding_leaves_no_trace_and_rows_have_pointers_of_their_own():
 def test_a_store_keeps_segments_if_it_is_packed():
     k, v = entries(3)
     where = at([0, 1, 0], [4, 5, 6])._replace(segments=jnp.array([[1, 1, 2], [3, 3, -1]]))
-    store = Store.empty(2, 2, 4, 8, "float32", packed=True).write(k, v, where)
+    store = write(Store.empty(2, 2, 4, 8, "float32", packed=True), k, v, where)
     np.testing.assert_array_equal(store.entries.at.segments, [[1, 1, 2, -1], [3, 3, -1, -1]])
     for wrong in (where._replace(segments=None), where._replace(positions=None)):
         with pytest.raises(ValueError, match="wants the positions of its entries"):
-            store.write(k, v, wrong)
+            write(store, k, v, wrong)
     with pytest.raises(ValueError, match="at least 1 slot, not 0"):
         Store.empty(2, 2, 0, 8, "float32")
 

@@ -189,7 +189,7 @@ def test_a_token_past_the_capacity_is_nan():
 
 def test_what_sees_ahead_can_not_decode():
     layer = build(replace(SMALL, selection="paper"))
-    assert layer.config.prefix is None
+    assert layer.config.selects_ahead
     with pytest.raises(ValueError, match="later tokens decide"):
         layer.init_state(1, 4)
     with pytest.raises(ValueError, match="later tokens decide"):

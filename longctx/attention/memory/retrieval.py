@@ -19,12 +19,6 @@ ROWS = 512
 """Queries whose entries exist at a time, forward and backward."""
 
 
-def normalised(x: Float[Array, "*rows dim"]) -> Float[Array, "*rows dim"]:
-    """Return float32 vectors of length 1."""
-    x = x.astype(jnp.float32)
-    return x * jax.lax.rsqrt((x * x).sum(axis=-1, keepdims=True) + 1e-6)
-
-
 def retrieve(
     q: Float[Array, "batch heads len dim"],
     sources: Sequence[Entries],

@@ -94,21 +94,12 @@ class Store:
         at = Places(nowhere, nowhere if packed else None)
         return cls(Entries.of(zeros, zeros, at, storage), jnp.zeros(batch, jnp.int32), storage)
 
-    def write(
-        self,
-        k: Float[Array, "batch kv_heads len dim"],
-        v: Float[Array, "batch kv_heads len dim"],
-        at: Places,
-    ) -> "Store":
+    def extend(self, new: Entries) -> "Store":
         """Return the store after these entries; padding (position -1) leaves no trace.
 
         Raises:
-            ValueError: `at` lacks what the store keeps of places, or has more.
+            ValueError: they lack what the store keeps of places, or have more.
         """
-        return self.extend(Entries.of(k, v, at, self.storage))
-
-    def extend(self, new: Entries) -> "Store":
-        """As `write`, for entries in the store's own form."""
         positions = new.at.positions
         if positions is None or (new.at.segments is None) != (self.entries.at.segments is None):
             raise ValueError(
