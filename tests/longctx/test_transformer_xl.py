@@ -46,7 +46,7 @@ def in_chunks(model, tokens, segments, size: int):
     return jnp.concatenate(parts, axis=1), state
 
 
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 8, 12])
+@pytest.mark.parametrize("size", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 8)), 12])
 @pytest.mark.parametrize(
     "mixer",
     [XL, replace(XL, pattern=Local(7)), replace(XL, position=Sinusoidal())],
