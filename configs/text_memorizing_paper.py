@@ -23,8 +23,9 @@ def config() -> Train:
     """Return the experiment."""
     xl = TransformerXL(heads=8, position=T5Bias(), pattern=Recurrent(segment=512, memory=512))
     memorizing = Memorizing(
-        heads=8, position=T5Bias(), window=512, memory=65_536, top_k=32, storage="bfloat16"
-    )
+        heads=8, position=T5Bias(), window=512, segment=512, memory=65_536, top_k=32,
+        storage="bfloat16",
+    )  # fmt: skip
     return Train(
         data=Streamed(PythonSource()),
         model=Transformer(

@@ -18,7 +18,7 @@ from longctx.attention.cache import KVCache
 from longctx.attention.layer import Attention, AttentionLayer
 from longctx.attention.memory import Entries, Storage, Store
 from longctx.attention.memory.retrieval import attend, retrieve
-from longctx.attention.patterns import Beyond, Local
+from longctx.attention.patterns import Beyond, Local, Recurrent
 from longctx.attention.positions import Position, RelativeEmbedding
 from longctx.layers import unit
 from longctx.mixer import MixerConfig, Told
@@ -47,7 +47,10 @@ class Memorizing(MixerConfig):
     position: Position = RelativeEmbedding(max_distance=512)
     """How place enters the local score; the memory has none."""
     window: int = 256
-    """How many most recent keys the local attention sees."""
+    """How many most recent keys the local attention sees; with `segment`, before the segment."""
+    segment: int | None = None
+    """Tokens in a segment of Transformer-XL, of which a query sees the earlier ones and `window`
+    keys before them, as in the paper; None slides the window along instead."""
     memory: int = 4096
     """How many keys before the window can be retrieved."""
     top_k: int = 32
@@ -62,8 +65,8 @@ class Memorizing(MixerConfig):
     """A kernel by name for the local attention; None takes the first that can serve."""
 
     def __post_init__(self):
-        for name in ("window", "memory", "top_k"):
-            if getattr(self, name) < 1:
+        for name in ("window", "segment", "memory", "top_k"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.memory < self.top_k:
             raise ValueError(
@@ -83,7 +86,7 @@ class Memorizing(MixerConfig):
     @classmethod
     def small(cls):
         common = partial(cls, heads=4, position=RelativeEmbedding(9), window=4, memory=16, top_k=3)
-        return common(), common(kv_heads=2, joint=True)
+        return common(), common(kv_heads=2, joint=True, segment=6)
 
     def build(self, model: int, dtype: DTypeLike, rngs: nnx.Rngs) -> "MemorizingLayer":
         return MemorizingLayer(self, model, dtype, rngs)
@@ -91,10 +94,16 @@ class Memorizing(MixerConfig):
     @property
     def local(self) -> Attention:
         """The local part."""
+        near = Local(self.window) if self.segment is None else Recurrent(self.segment, self.window)
         return Attention(
-            self.heads, self.kv_heads, self.width, self.position, Local(self.window),
+            self.heads, self.kv_heads, self.width, self.position, near,
             implementation=self.implementation,
         )  # fmt: skip
+
+    @property
+    def beyond(self) -> Beyond:
+        """Which keys can be retrieved."""
+        return Beyond(self.local.pattern, self.memory)
 
     def scored(self, model: int, window: int) -> float:
         return self.local.scored(model, window) + (self.width or model) * self.top_k * window
@@ -122,7 +131,7 @@ class MemorizingState:
 class MemorizingLayer(AttentionLayer):
     """The layer of a `Memorizing` config.
 
-        m = softmax(scale_h q k^T) v  over the top-k keys at distances window ... window+memory-1
+        m = softmax(scale_h q k^T) v  over the top-k keys beyond those that local attention sees
         y = W (g m + (1 - g) local),  g = sigmoid(gate_h)
 
     A query reads keys that left its window alone, so nothing is read before it could be written
@@ -147,11 +156,9 @@ class MemorizingLayer(AttentionLayer):
 
     def _empty(self, batch: int, packed: bool) -> MemorizingState:
         config, axes = self.memorizing, self.config.position.axes
-        kv_heads, dim, slots = self.kv_heads, self.dim, config.window + config.memory
-        local = KVCache.empty(
-            batch, kv_heads, 0, dim, self.dtype, config.window, axes, packed=packed
-        )
-        store = Store.empty(batch, kv_heads, slots, dim, config.storage, packed)
+        kv_heads, dim, near = self.kv_heads, self.dim, self.config.pattern.window
+        local = KVCache.empty(batch, kv_heads, 0, dim, self.dtype, near, axes, packed=packed)
+        store = Store.empty(batch, kv_heads, config.beyond.window, dim, config.storage, packed)
         return MemorizingState(local, store, jnp.zeros(batch), jnp.zeros(batch))
 
     def told(self, state: MemorizingState) -> Told:
@@ -189,8 +196,8 @@ class MemorizingLayer(AttentionLayer):
         sources = [] if store is None else [store.entries]
         if store is None or q.shape[2] > config.window:  # else no new token is far enough
             sources.append(new)
-        q, pattern = unit(q), Beyond(config.window, config.memory)
-        index = retrieve(q, sources, config.top_k, pattern, new.at, config.approximate or 1.0)
+        q, recall = unit(q), config.approximate or 1.0
+        index = retrieve(q, sources, config.top_k, config.beyond, new.at, recall)
         scale = jnp.exp(self.log_scale[...])[:, None, None]
         return attend(scale * q, sources, index)
 

@@ -129,7 +129,7 @@ def test_an_exact_search_is_not_served_approximately():
 def test_where_nothing_is_allowed_nothing_is_found(implementation):
     q, k = arrays(8, 16)
     scores, index = nearest(
-        q, k, count=3, pattern=Beyond(nearest=1000), recall=0.9, implementation=implementation
+        q, k, count=3, pattern=Beyond(Local(1000)), recall=0.9, implementation=implementation
     )
     assert (index == -1).all()
     assert np.isneginf(scores).all()

@@ -12,7 +12,7 @@ from flax import nnx
 from kernels.attention import Places
 from longctx.attention.layer import Attention
 from longctx.attention.memory import Entries, Store
-from longctx.attention.patterns import Beyond, Local
+from longctx.attention.patterns import Beyond, Local, Recurrent
 from longctx.attention.positions import NoPosition, RelativeEmbedding
 from longctx.layers import unit
 from longctx.memory import larger_memory, load_corpus
@@ -22,6 +22,7 @@ from longctx.transformer import Transformer
 MODEL, LENGTH, VOCAB = 16, 37, 11
 GATED = Memorizing(heads=4, kv_heads=2, position=NoPosition(), window=4, memory=16, top_k=3)
 JOINT = replace(GATED, joint=True)
+SEGMENTED = replace(GATED, segment=6)
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 both_ways = pytest.mark.parametrize("config", [GATED, JOINT], ids=["gated", "joint"])
 
@@ -62,8 +63,12 @@ def textbook(config, params, x):
     group = config.heads // k.shape[1]
     k, v = jnp.repeat(k, group, axis=1), jnp.repeat(v, group, axis=1)
     back = jnp.arange(x.shape[1])[:, None] - jnp.arange(x.shape[1])
-    near = (back >= 0) & (back < config.window)
-    far = (back >= config.window) & (back < config.window + config.memory)
+    before = config.window - 1  # keys that a query surely sees before its own, and its segment's
+    if config.segment is not None:
+        before = config.window + jnp.arange(x.shape[1])[:, None] % config.segment
+    reach = config.window + (config.segment or 0) + config.memory
+    near = (back >= 0) & (back <= before)
+    far = (back > before) & (back < reach)
     local = jnp.where(near, q @ k.swapaxes(2, 3) / dim**0.5, -jnp.inf)
 
     unit = [a / jnp.linalg.norm(a, axis=-1, keepdims=True) for a in (q, k)]
@@ -85,7 +90,7 @@ def textbook(config, params, x):
     return y.swapaxes(1, 2).reshape(*x.shape[:2], -1) @ p["out"]["kernel"]
 
 
-@both_ways
+@pytest.mark.parametrize("config", [GATED, JOINT, SEGMENTED], ids=["gated", "joint", "xl"])
 def test_outputs_and_gradients_are_those_of_the_equation(config):
     (graphdef, params), x = split(config), inputs()
     weights = jnp.cos(jnp.arange(MODEL))
@@ -295,8 +300,15 @@ def test_the_error_of_storage_is_bounded(storage, bound):
     assert not any(np.any(x) for x in zero.take(every))
 
 
+def test_nothing_is_seen_twice_and_nothing_lost_before_the_memory_is_full():
+    q, k = np.arange(60)[:, None], np.arange(60)
+    for local in (Local(4), Recurrent(7, 3)):
+        seen = local.allows(q, k).astype(int) + Beyond(local, 60).allows(q, k)
+        np.testing.assert_array_equal(seen, k <= q)
+
+
 def test_beyond_counts_what_it_gives():
-    allowed = Beyond(4, 16).allows(np.arange(60)[:, None], np.arange(60))
+    allowed = Beyond(Local(4), 16).allows(np.arange(60)[:, None], np.arange(60))
     np.testing.assert_array_equal(allowed.sum(axis=1), np.clip(np.arange(60) - 3, 0, 16))
     assert not (allowed & Local(4).allows(np.arange(60)[:, None], np.arange(60))).any()
 

@@ -32,7 +32,8 @@ MEMBERS = {n: c for n, c in members(Pattern).items() if c.__module__.startswith(
 SMALL = [pattern for kind in MEMBERS.values() for pattern in kind.small()]
 DEGENERATE = [
     *(Local(1), Local(1, ahead=1), Prefix(0), Prefix(1), Strided(1), Strided(2), Global(1)),
-    *(Beyond(0, 3), Beyond(2, 1), Recurrent(1, 0), Recurrent(5, 0), Recurrent(3, 40)),
+    *(Beyond(Local(1), 3), Beyond(Recurrent(4, 2), 5)),
+    *(Recurrent(1, 0), Recurrent(5, 0), Recurrent(3, 40)),
     *(Dilated(1), Dilated(3, rate=1), Dilated(1, rate=1)),
     *(Fixed(1, 0), Fixed(1, 1), Fixed(4, 4), Fixed(4, 3), Fixed(3, 1)),
     *(Full() & Full(), Causal() | Full(), Union((Local(2),)), Intersection((Dilated(2),))),
@@ -67,8 +68,10 @@ def dilated(pattern: Dilated, i: int) -> set[int]:
 
 
 def beyond(pattern: Beyond, i: int) -> set[int]:
-    """The keys before the nearest ones, which a local window sees."""
-    return {i - pattern.nearest - step for step in range(pattern.size)}
+    """What is left of the keys behind it, down to `size` beyond the local pattern's reach."""
+    assert pattern.local.window is not None
+    near = DEFINITIONS[type(pattern.local)](pattern.local, i)
+    return {i - back for back in range(pattern.local.window + pattern.size)} - near
 
 
 def recurrent(pattern: Recurrent, i: int) -> set[int]:

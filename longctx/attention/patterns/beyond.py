@@ -1,47 +1,47 @@
-"""What lies behind a local window: the pattern of a memory beside local attention."""
+"""What lies behind a local pattern: the pattern of a memory beside local attention."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from kernels.attention.spec import Pattern, Tile
+from kernels.attention.spec import Pattern
+from longctx.attention.patterns.local import Local
 
 
 @dataclass(frozen=True)
 class Beyond(Pattern):
-    """A query sees the `size` keys before its `nearest` most recent, so none that Local(nearest)
-    sees."""
+    """A query sees earlier keys that `local` does not let it see, at least `size` of them.
 
-    nearest: int = 256
-    """The first distance that is seen."""
+    They end `size` keys behind the longest reach of `local`. With Local(n) these are distances n
+    to n + size - 1.
+    """
+
+    local: Pattern = Local()
+    """What is seen elsewhere; it has to have a window."""
     size: int = 4096
     """How many keys, from there on, are seen."""
 
-    paper = "Wu et al. 2022"
+    paper: ClassVar[str] = "Wu et al. 2022"
 
     def __post_init__(self):
-        if self.nearest < 0 or self.size < 1:
+        if self.local.window is None or self.size < 1:
             raise ValueError(
-                f"Beyond begins at a distance of at least 0 and sees at least 1 key, not "
-                f"{self.nearest} and {self.size}"
+                f"Beyond needs a local pattern with a window and sees at least 1 key, not "
+                f"{self.local} and {self.size}"
             )
 
     @classmethod
     def small(cls):
-        return (cls(nearest=4, size=11),)
+        return (cls(Local(4), size=11),)
 
     @property
     def window(self) -> int:
-        return self.nearest + self.size
+        assert self.local.window is not None
+        return self.local.window + self.size
 
     @property
     def relative(self) -> bool:
-        return True
+        return self.local.relative
 
     def allows(self, q_pos, k_pos):
-        return (q_pos - k_pos >= self.nearest) & (q_pos - k_pos < self.nearest + self.size)
-
-    def classify(self, q_first, q_last, k_first, k_last):
-        least, most = q_first - k_last, q_last - k_first
-        if most < self.nearest or least >= self.window:
-            return Tile.SKIP
-        full = least >= self.nearest and most < self.window
-        return Tile.FULL if full else Tile.PARTIAL
+        back = q_pos - k_pos
+        return (back >= 0) & (back < self.window) & (self.local.allows(q_pos, k_pos) ^ True)
