@@ -59,12 +59,20 @@ class Recall(DataConfig):
     """Keys to draw from."""
     values: int = 16
     """Values to draw from."""
+    near: float = 0.0
+    """The share of training sequences whose noise stands before the pairs, so that no gap is left.
+
+    What a memory retrieves gets no gradient, so that what to ask for, and how to be found, has to
+    be learned where local attention sees both (Wu et al. 2022, section 3.2).
+    """
 
     def __post_init__(self):
         if not 1 <= self.pairs <= self.keys:
             raise ValueError(f"{self.pairs} pairs need as many keys of {self.keys}, and at least 1")
         if self.gap < 0 or self.values < 1:
             raise ValueError(f"gap {self.gap} and values {self.values} must not be so small")
+        if not 0.0 <= self.near <= 1.0:
+            raise ValueError(f"near is a share from 0 to 1, not {self.near}")
 
     @property
     def length(self) -> int:
@@ -108,14 +116,15 @@ class Recall(DataConfig):
             rows = [self.row(sequence) for sequence in sequences[start : start + batch]]
             yield Batch(*(np.stack(part) for part in zip(*rows, strict=True)))
 
-    def draw(self, rng: np.random.Generator) -> Int[np.ndarray, " len"]:
-        """Return a sequence."""
+    def draw(self, rng: np.random.Generator, near: bool = False) -> Int[np.ndarray, " len"]:
+        """Return a sequence; the pairs of a `near` one stand right before the questions."""
         keys = 1 + rng.choice(self.keys, self.pairs, replace=False)
         values = 1 + self.keys + rng.integers(0, self.values, self.pairs)
         noise = 1 + self.keys + self.values + rng.integers(0, self.keys, self.gap)
         order = rng.permutation(self.pairs)
         told = np.stack([keys, values], axis=1)
-        return np.concatenate([told.ravel(), noise, told[order].ravel()]).astype(np.int32)
+        before = (noise, told.ravel()) if near else (told.ravel(), noise)
+        return np.concatenate([*before, told[order].ravel()]).astype(np.int32)
 
     def row(self, sequence: Int[np.ndarray, " len"]) -> tuple[np.ndarray, ...]:
         """Return the tokens, targets and weights of a sequence."""
@@ -137,7 +146,8 @@ class _Drawn(grain.transforms.RandomMap):
     data: Recall
 
     def random_map(self, element: int, rng: np.random.Generator) -> Batch:
-        return Batch(*self.data.row(self.data.draw(rng)))
+        near = bool(rng.random() < self.data.near)
+        return Batch(*self.data.row(self.data.draw(rng, near)))
 
 
 @lru_cache(maxsize=8)
