@@ -17,7 +17,7 @@ from kernels.attention.places import resolved
 from longctx.attention.cache import KVCache
 from longctx.attention.layer import Attention, AttentionLayer
 from longctx.attention.memory import Entries, Storage, Store
-from longctx.attention.memory.retrieval import attend, retrieve
+from longctx.attention.memory.retrieval import Search, read
 from longctx.attention.patterns import Beyond, Local, Recurrent
 from longctx.attention.positions import Position, RelativeEmbedding
 from longctx.layers import unit
@@ -59,6 +59,9 @@ class Memorizing(MixerConfig):
     """One softmax over both, instead of one each and a learned gate between them."""
     storage: Storage = "float32"
     """How the memory keeps numbers; training without a carried memory rounds them alike."""
+    divided: str | None = None
+    """The axis of the current mesh over whose devices the memory's slots are divided; each searches
+    its own. None: every device holds all."""
     approximate: float | None = None
     """The expected share of the nearest that is found, for speed on TPUs; None is all."""
     implementation: str | None = None
@@ -158,7 +161,8 @@ class MemorizingLayer(AttentionLayer):
         config, axes = self.memorizing, self.config.position.axes
         kv_heads, dim, near = self.kv_heads, self.dim, self.config.pattern.window
         local = KVCache.empty(batch, kv_heads, 0, dim, self.dtype, near, axes, packed=packed)
-        store = Store.empty(batch, kv_heads, config.beyond.window, dim, config.storage, packed)
+        slots, axis = config.beyond.window, config.divided
+        store = Store.empty(batch, kv_heads, slots, dim, config.storage, packed, axis)
         return MemorizingState(local, store, jnp.zeros(batch), jnp.zeros(batch))
 
     def told(self, state: MemorizingState) -> Told:
@@ -193,13 +197,10 @@ class MemorizingLayer(AttentionLayer):
     def _remembered(self, q: Array, new: Entries, store: Store | None) -> tuple[Array, Array]:
         """Return (out, lse) of what the queries retrieve."""
         config = self.memorizing
-        sources = [] if store is None else [store.entries]
-        if store is None or q.shape[2] > config.window:  # else no new token is far enough
-            sources.append(new)
-        q, recall = unit(q), config.approximate or 1.0
-        index = retrieve(q, sources, config.top_k, config.beyond, new.at, recall)
+        within = store is not None and q.shape[2] <= config.window  # no new token is far enough
         scale = jnp.exp(self.log_scale[...])[:, None, None]
-        return attend(scale * q, sources, index)
+        search = Search(config.top_k, config.beyond, config.approximate or 1.0)
+        return read(unit(q), scale, store, None if within else new, search, new.at)
 
     def _together(self, local: tuple[Array, Array], memory: tuple[Array, Array]) -> Array:
         """Return the outputs of both; where nothing was found that is the local one."""

@@ -1,7 +1,9 @@
 """Attention over the few entries that a search found, differentiable in what asks alone."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,41 +11,103 @@ from einops import rearrange
 from jax import Array
 from jaxtyping import Float, Int
 
+from kernels.attention.merge import merge_over
 from kernels.attention.padding import pad
 from kernels.attention.places import Places
 from kernels.attention.spec import Pattern
 from kernels.topk import nearest
-from longctx.attention.memory.store import Entries
+from longctx.attention.memory.parts import WHOLE, on_parts, slots_of
+from longctx.attention.memory.store import Entries, Store
 
 ROWS = 512
 """Queries whose entries exist at a time, forward and backward."""
 
 
+class Search(NamedTuple):
+    """What each query looks for."""
+
+    count: int
+    """How many entries."""
+    pattern: Pattern
+    """Among which."""
+    recall: float
+    """The share of them that is found, in expectation; 1 is exact."""
+
+
+def read(
+    q: Float[Array, "batch heads len dim"],
+    scale: Float[Array, "heads 1 1"],
+    store: Store | None,
+    new: Entries | None,
+    search: Search,
+    q_at: Places,
+) -> tuple[Float[Array, "batch heads len dim"], Float[Array, "batch heads len"]]:
+    """Return float32 (out, lse) of attention, with scores `scale * (q . k)`, to what is nearest.
+
+    What is read is the store, and new entries beside it. Where the slots of the store are divided
+    over devices, each searches its part, and what all found is merged.
+    """
+    if store is None or store.axis is None:
+        sources = [source for source in (store and store.entries, new) if source is not None]
+        return _read(q, scale, sources, q_at, search)
+    axis, more = store.axis, [] if new is None else [new]
+
+    def read_part(q: Array, scale: Array, stored: Entries, more: list[Entries], q_at: Places):
+        more = [_of_first_device(entries, axis) for entries in more]
+        return _read(q, scale, [stored, *more], q_at, search, axis)
+
+    specs = (WHOLE, WHOLE, slots_of(store.entries, axis), WHOLE, WHOLE)
+    return on_parts(axis, read_part, specs, WHOLE)(q, scale, store.entries, more, q_at)
+
+
+def _read(
+    q: Array,
+    scale: Array,
+    sources: Sequence[Entries],
+    q_at: Places,
+    search: Search,
+    axis: str | None = None,
+) -> tuple[Array, Array]:
+    scores, index = retrieve(q, sources, search, q_at)
+    if axis is None:
+        return attend(scale * q, sources, index)
+    every = jax.lax.all_gather(scores, axis, axis=3, tiled=True)
+    device = jax.lax.top_k(every, search.count)[1] // search.count
+    ours = (device == jax.lax.axis_index(axis)).sum(axis=-1, keepdims=True)
+    index = jnp.where(jnp.arange(search.count) < ours, index, -1)
+    return merge_over(axis, *attend(scale * q, sources, index))
+
+
+def _of_first_device(entries: Entries, axis: str) -> Entries:
+    """Return what all devices have, empty on all but the first, so that it is found once."""
+    assert entries.at.positions is not None
+    positions = jnp.where(jax.lax.axis_index(axis) == 0, entries.at.positions, -1)
+    return replace(entries, at=entries.at._replace(positions=positions))
+
+
 def retrieve(
     q: Float[Array, "batch heads len dim"],
     sources: Sequence[Entries],
-    count: int,
-    pattern: Pattern,
+    search: Search,
     q_at: Places,
-    recall: float,
-) -> Int[Array, "batch heads len count"]:
-    """Return which entries are nearest to each query among all that `pattern` lets it find.
+) -> tuple[Float[Array, "batch heads len count"], Int[Array, "batch heads len count"]]:
+    """Return the scores, falling, and which entries of all sources have them.
 
     An index counts the entries of the sources one after the other; -1 is none.
     """
     scores, indices, before = [], [], 0
     for entries in sources:
         score, index = nearest(
-            q, entries.k, count=count, pattern=pattern, q_at=q_at, k_at=entries.at,
-            k_scale=entries.k_scale, recall=recall,
+            q, entries.k, count=search.count, pattern=search.pattern, q_at=q_at, k_at=entries.at,
+            k_scale=entries.k_scale, recall=search.recall,
         )  # fmt: skip
         scores.append(score)
         indices.append(jnp.where(index < 0, -1, index + before))
         before += entries.k.shape[2]
     if len(sources) == 1:
-        return indices[0]
-    _, place = jax.lax.top_k(jnp.concatenate(scores, axis=-1), count)
-    return jnp.take_along_axis(jnp.concatenate(indices, axis=-1), place, axis=-1)
+        return scores[0], indices[0]
+    best, place = jax.lax.top_k(jnp.concatenate(scores, axis=-1), search.count)
+    return best, jnp.take_along_axis(jnp.concatenate(indices, axis=-1), place, axis=-1)
 
 
 def attend(

@@ -10,6 +10,7 @@ from jax import Array
 from jaxtyping import Float, Int, Shaped
 
 from kernels.attention.places import Places
+from longctx.attention.memory.parts import WHOLE, divided, on_parts, slots_of
 
 Storage = Literal["float32", "bfloat16", "int8"]
 """How the numbers of an entry are kept; int8 has a float32 factor for each key and value."""
@@ -66,33 +67,48 @@ def _taken(x: Array, scale: Array | None, index: Array) -> Array:
     return found * jnp.take_along_axis(scale, index, axis=2)[..., None]
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["entries", "next"], meta_fields=["storage"])
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["entries", "next"],
+    meta_fields=["storage", "axis"],
+)
 @dataclass(frozen=True)
 class Store:
     """The last `slots` entries of each row, in the order in which they came.
 
-    A full store overwrites its oldest entry. `next` is the slot that the next entry takes.
+    A full store overwrites its oldest entry. `next` is the slot that the next entry takes. The
+    slots may be divided over the devices of a mesh `axis`.
     """
 
     entries: Entries
     next: Int[Array, " batch"]
     storage: Storage
+    axis: str | None = None
 
     @classmethod
     def empty(
-        cls, batch: int, kv_heads: int, slots: int, dim: int, storage: Storage, packed: bool = False
+        cls,
+        batch: int,
+        kv_heads: int,
+        slots: int,
+        dim: int,
+        storage: Storage,
+        packed: bool = False,
+        axis: str | None = None,
     ) -> "Store":
         """Return a store without entries; a `packed` one keeps the document of each.
 
         Raises:
-            ValueError: it would have no slot.
+            ValueError: it would have no slot, or its slots can't be divided over the axis.
         """
         if slots < 1:
             raise ValueError(f"a store needs at least 1 slot, not {slots}")
         nowhere = jnp.full((batch, slots), -1, jnp.int32)
         zeros = jnp.zeros((batch, kv_heads, slots, dim))
-        at = Places(nowhere, nowhere if packed else None)
-        return cls(Entries.of(zeros, zeros, at, storage), jnp.zeros(batch, jnp.int32), storage)
+        entries = Entries.of(zeros, zeros, Places(nowhere, nowhere if packed else None), storage)
+        if axis is not None:
+            entries = divided(entries, slots, axis)
+        return cls(entries, jnp.zeros(batch, jnp.int32), storage, axis)
 
     def extend(self, new: Entries) -> "Store":
         """Return the store after these entries; padding (position -1) leaves no trace.
@@ -106,22 +122,37 @@ class Store:
                 "a store wants the positions of its entries, and their segments if and only if it "
                 f"is packed, but got {new.at}"
             )
-        (batch, _, slots, _), length = self.entries.k.shape, positions.shape[1]
+        slot, after = self._slots_for(new)
+        write = partial(_written, axis=self.axis)
+        if self.axis is not None:
+            part = slots_of(self.entries, self.axis)
+            write = on_parts(self.axis, write, (part, WHOLE, WHOLE), part)
+        return replace(self, entries=write(self.entries, new, slot), next=after)
+
+    def _slots_for(self, new: Entries) -> tuple[Array, Array]:
+        """Return the slot of each new entry, past the last for what leaves no trace, and `next`."""
+        (batch, _, slots, _), length = self.entries.k.shape, new.k.shape[2]
         at = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, length)), new.at)
         real = at.positions >= 0
         if at.segments is not None:
             real &= at.segments >= 0
         rank, total = jnp.cumsum(real, axis=1) - 1, real.sum(axis=1)
         keep = real & (rank >= total[:, None] - slots)
-        slot = jnp.where(keep, (self.next[:, None] + rank) % slots, slots)  # out of bounds: dropped
-        row = jnp.arange(batch)[:, None]
+        slot = jnp.where(keep, (self.next[:, None] + rank) % slots, slots)
+        return slot, ((self.next + total) % slots).astype(jnp.int32)
 
-        def by_head(old: Array, new: Array) -> Array:
-            return old.at[row, :, slot].set(new.swapaxes(1, 2), mode="drop")
 
-        old, next_slot = self.entries, (self.next + total) % slots
-        entries = replace(
-            jax.tree.map(by_head, replace(old, at=None), replace(new, at=None)),
-            at=jax.tree.map(lambda old, new: old.at[row, slot].set(new, mode="drop"), old.at, at),
-        )
-        return replace(self, entries=entries, next=next_slot.astype(jnp.int32))
+def _written(old: Entries, new: Entries, slot: Array, axis: str | None) -> Entries:
+    """Return the entries with new ones in their slots, of which a device may hold a part."""
+    batch, slots = old.at.positions.shape  # pyright: ignore
+    first = 0 if axis is None else jax.lax.axis_index(axis) * slots
+    here = jnp.where(slot < first, slots, slot - first)  # out of bounds: dropped
+    row = jnp.arange(batch)[:, None]
+
+    def by_head(old: Array, new: Array) -> Array:
+        return old.at[row, :, here].set(new.swapaxes(1, 2), mode="drop")
+
+    return replace(
+        jax.tree.map(by_head, replace(old, at=None), replace(new, at=None)),
+        at=jax.tree.map(lambda old, new: old.at[row, here].set(new, mode="drop"), old.at, new.at),
+    )

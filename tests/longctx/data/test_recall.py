@@ -1,5 +1,7 @@
 """Recall data: what a sequence promises, and the refusals."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -45,3 +47,16 @@ def test_refusals_say_what_fits():
         Recall(pairs=10, keys=9)
     with pytest.raises(ValueError, match="must not be so small"):
         Recall(gap=-1)
+    with pytest.raises(ValueError, match="near is a share from 0 to 1, not 2"):
+        Recall(near=2)
+
+
+def test_the_pairs_of_near_sequences_stand_before_the_questions_in_training_alone():
+    data = replace(DATA, near=1.0)
+    targets = next(data.training_batches(DATA.length, 8, seed=3)).targets
+    assert ((targets[:, :10] > 14) & (targets[:, :10] < 24)).all()
+    for row in targets:
+        assert sorted(map(tuple, row[10:18].reshape(4, 2))) == sorted(
+            map(tuple, row[18:].reshape(4, 2))
+        )
+    np.testing.assert_array_equal(data.sequences("test"), DATA.sequences("test"))
