@@ -14,8 +14,8 @@ from longctx.train.optimizer import AdamW
 from longctx.transformer import Transformer
 
 DATA = Recall(pairs=8, gap=64, keys=32, values=16, near=0.5)
-WINDOW = 16
-"""Tokens of the local window; two layers of it reach 31, the gap is 64."""
+WINDOW = 32
+"""Tokens of the local window; two layers of it reach 62 back, the gap is 64."""
 TABLE = RelativeEmbedding(max_distance=WINDOW)
 
 
