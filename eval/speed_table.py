@@ -13,7 +13,7 @@ from eval.usage import Result
 
 BEGIN = "<!-- benchmark: begin; written by scripts.benchmark -->"
 END = "<!-- benchmark: end -->"
-SHORT = {WITH_TERM: "MT", WITHOUT: "GPT"}
+SHORT = {WITH_TERM: "MT", WITHOUT: "GPT", "train-full": "full"}
 HEADINGS = (
     "CPU s", "tokens per CPU s", "wall s", "peak GB", "temp GB", "compile s", "load before"
 )  # fmt: skip
@@ -45,7 +45,9 @@ def ratio(result: Result, results: Sequence[Result]) -> tuple[float, str] | None
     peer = peer_of(result["case"])
     for other in results:
         if other["case"] == peer:
-            return speed(result) / speed(other), other["case"].split("/")[0]
+            framework, work, _ = other["case"].split("/")
+            ours = result["case"].startswith(f"{framework}/")
+            return speed(result) / speed(other), work if ours else framework
     return None
 
 

@@ -151,7 +151,7 @@ def test_an_empty_memory_is_local_attention_to_the_last_bit(config):
     np.testing.assert_array_equal(after.asked, config.window)
 
 
-@pytest.mark.parametrize("storage", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("storage", [pytest.param("bfloat16", marks=pytest.mark.slow), "int8"])
 @pytest.mark.parametrize("cuts", [(5, 6, 7, 30)], ids=str)
 def test_any_chunking_gives_the_whole_in_any_storage(storage, cuts):
     config, x = replace(GATED, storage=storage, position=RelativeEmbedding(9)), inputs()
@@ -164,7 +164,7 @@ def test_any_chunking_gives_the_whole_in_any_storage(storage, cuts):
 
 
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 12])
-@both_ways
+@pytest.mark.parametrize("config", [JOINT, pytest.param(SEGMENTED, marks=pytest.mark.slow)])
 def test_documents_that_cross_batches_of_training_are_as_whole(config, size):
     model = Transformer(layers=2, model=MODEL, hidden=16, mixer=config, dropout=0.0)
     graphdef, params = nnx.split(model.build(VOCAB, jnp.float32, seed=0))
@@ -345,7 +345,7 @@ def test_a_larger_memory_needs_a_memory():
     assert larger_memory(mixed, 99).mixer == (Attention(), replace(GATED, memory=99))
 
 
-@pytest.mark.parametrize("chunk", [5, 64])
+@pytest.mark.parametrize("chunk", [pytest.param(5, marks=pytest.mark.slow), 64])
 def test_a_loaded_corpus_can_be_retrieved(chunk):
     model = small_model(memory=60).build(VOCAB, jnp.float32, seed=0)
     rng = np.random.default_rng(0)

@@ -89,7 +89,7 @@ def batch(tokens, segments, part: slice) -> Batch:
     return Batch(x, y, np.ones(x.shape, np.float32), segments[:, part])  # pyright: ignore
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_step_goes_on_from_the_carry_without_a_gradient_into_it(accumulate):
     """The second step's loss and gradient are those of a pass over keys that are constants."""
     model, (tokens, segments) = build(), stream()
