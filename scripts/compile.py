@@ -1,6 +1,7 @@
 """Compile for accelerators that are not here: python -m scripts.compile --target tpu-v6e h200."""
 
 import json as json_lines
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -8,7 +9,7 @@ import tyro
 from rich.console import Console
 
 from configs.catalogue import load_config
-from eval.compiled.cases import Case, GenerateCase, TrainCase, kernel_cases
+from eval.compiled.cases import GenerateCase, TrainCase, named_cases
 from eval.compiled.process import compile_for
 from eval.compiled.static_costs import record_all
 from eval.compiled.table import tables
@@ -22,6 +23,7 @@ def compile(
     target: tuple[str, ...],
     what: What = "kernels",
     config: str = "demo",
+    batch: int | None = None,
     cases: tuple[str, ...] = (),
     json: Path | None = None,
     record: bool = False,
@@ -32,6 +34,7 @@ def compile(
         target: Accelerators: tpu-v4 tpu-v5e tpu-v5p tpu-v6e tpu-7x a100 h100 h200.
         what: Attention kernels beside their peers, or one step of an experiment.
         config: The experiment that is trained or generates: a name in configs/, or a file.
+        batch: Rows, instead of the experiment's; what is left for each device of several.
         cases: Only those kernels whose name contains one of these words, e.g. relative/128/4096.
         json: A file for everything that was found, a line for each program.
         record: Also keep the costs in eval/static_costs.json, which the tests compare with.
@@ -40,7 +43,7 @@ def compile(
     for name in target:
         if name not in TARGETS:
             raise ValueError(f"there is no target {name!r}; there are {', '.join(TARGETS)}")
-        chosen = _chosen(what, config, cases, TARGETS[name].platform)
+        chosen = _chosen(what, config, batch, cases, TARGETS[name].platform)
         found = []
         for number, result in enumerate(compile_for(name, chosen), 1):
             said = f"{result['seconds']:.1f} s" if result["ok"] else f"refused: {result['reason']}"
@@ -51,7 +54,7 @@ def compile(
             console.print(table)
         records += found
     if json:
-        json.write_text("".join(json_lines.dumps(result) + "\n" for result in records))
+        json.write_text("".join(json_lines.dumps(record) + "\n" for record in records))
     if record:
         record_all(records)
     refused = [f"{r['case']} on {r['target']}" for r in records if not r["ok"]]
@@ -59,14 +62,12 @@ def compile(
         raise ValueError(f"{len(refused)} of {len(records)} were refused: {', '.join(refused)}")
 
 
-def _chosen(what: What, config: str, words: tuple[str, ...], platform: str) -> list[Case]:
+def _chosen(what: What, config: str, batch: int | None, words: tuple[str, ...], platform: str):
     if what != "kernels":
-        return [{"train": TrainCase, "generate": GenerateCase}[what](config, load_config(config))]
-    cases = kernel_cases(platform)
-    found = [case for case in cases if not words or any(word in case.name for word in words)]
-    if not found:
-        raise ValueError(f"no case contains {words}; there are {', '.join(c.name for c in cases)}")
-    return found
+        train = load_config(config)
+        train = replace(train, batch=batch or train.batch)
+        return [(TrainCase if what == "train" else GenerateCase)(config, train)]
+    return named_cases(platform, words)
 
 
 def main(arguments: list[str]) -> None:

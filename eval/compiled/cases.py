@@ -4,7 +4,7 @@ A case is a frozen dataclass that JSON can carry into the process that compiles 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -232,3 +232,16 @@ def kernel_cases(platform: str) -> list[Case]:
     # At one length: splash attention takes minutes to prepare the masks of long sequences.
     peers = [PeerCase(peer, direction, dim, LENGTHS[0]) for direction in directions for dim in DIMS]
     return [*ours, *peers]
+
+
+def named_cases(platform: str, words: Sequence[str]) -> list[Case]:
+    """Return those of `kernel_cases` whose names contain one of the words; all without words.
+
+    Raises:
+        ValueError: there is none.
+    """
+    cases = kernel_cases(platform)
+    found = [case for case in cases if not words or any(word in case.name for word in words)]
+    if not found:
+        raise ValueError(f"no case contains {words}; there are {', '.join(c.name for c in cases)}")
+    return found
