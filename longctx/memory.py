@@ -1,7 +1,8 @@
-"""A trained memory made larger, and filled with a corpus before the first question."""
+"""A trained memory of another size, and filled with a corpus before the first question."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +10,13 @@ import numpy as np
 from flax import nnx
 
 from kernels.attention.places import Places
+from longctx.attention.memory import Store
 from longctx.decoder_state import DecoderState
 from longctx.mixers.memorizing import Memorizing
 from longctx.transformer import Transformer, TransformerModel
 
 
-def larger_memory(config: Transformer, memory: int) -> Transformer:
+def with_memory(config: Transformer, memory: int) -> Transformer:
     """Return the config with `memory` keys to retrieve from in every `Memorizing` mixer.
 
     The parameters are the same, so a trained model works with it.
@@ -29,6 +31,18 @@ def larger_memory(config: Transformer, memory: int) -> Transformer:
         for mixer in config.mixers
     )
     return replace(config, mixer=mixers if isinstance(config.mixer, tuple) else mixers[0])
+
+
+def resized(state: DecoderState, like: DecoderState) -> DecoderState:
+    """Return a state whose memories have the sizes of another's; smaller ones keep the newest.
+
+    Both are of the same network but for its `memory`, and of the same number of rows.
+    """
+
+    def fit(old: Any, new: Any) -> Any:
+        return old.resized(new.entries.k.shape[2]) if isinstance(old, Store) else old
+
+    return jax.tree.map(fit, state, like, is_leaf=lambda node: isinstance(node, Store))
 
 
 def load_corpus(

@@ -43,6 +43,9 @@ def differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
             name = f"{path}.{field.name}" if path else field.name
             lines += differences(getattr(ours, field.name), getattr(theirs, field.name), name)
         return lines
+    if isinstance(ours, tuple) and isinstance(theirs, tuple) and len(ours) == len(theirs):
+        pairs = enumerate(zip(ours, theirs, strict=True))
+        return [line for n, pair in pairs for line in differences(*pair, f"{path}[{n}]")]
     return [] if ours == theirs else [f"{path}: {ours!r}, not {theirs!r}"]
 
 

@@ -33,7 +33,7 @@ class Memorizing(MixerConfig):
 
     Queries and keys of the memory are normalised and have no positions. What is retrieved gets no
     gradient. Train it on `Streamed` data to remember more than a batch holds. The parameters do
-    not depend on `memory`: see `longctx.memory.larger_memory`.
+    not depend on `memory`: see `longctx.memory.with_memory`.
     """
 
     paper: ClassVar[str] = "Wu et al. 2022"

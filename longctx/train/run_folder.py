@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -58,6 +59,7 @@ class RunFolder:
                     f"{self.path} holds a run of another config. This one has:\n  "
                     + "\n  ".join(changed)
                     + "\nContinue that run with its own flags, or choose another --run-dir."
+                    + _conversion(changed, self.path)
                 )
             self.check_tokenizer(config.data)
         else:
@@ -65,6 +67,10 @@ class RunFolder:
             replace_text(self._config, to_json(config))
         with self._provenance.open("a") as file:
             file.write(json.dumps(_provenance(config.data)) + "\n")
+
+    def exists(self) -> bool:
+        """Return whether a run lies here."""
+        return self._config.exists()
 
     def config(self) -> Train:
         """Return the config of the run that lies here.
@@ -99,6 +105,14 @@ class RunFolder:
                 f"{_brief(stored)}; this code has {_brief(ours)}. "
                 "Use the version of the code that trained it (see provenance.json)."
             )
+
+
+def _conversion(changed: list[str], path: Path) -> str:
+    """Say how a run goes on with a memory of another size, if nothing else differs."""
+    if not all(re.match(r"model\.mixer(\[\d+\])?\.memory: \d+, not", line) for line in changed):
+        return ""
+    command = f"python -m scripts.resize_memory {path} --memory N --out NEW_RUN"
+    return f"\nThis makes a run that goes on with a memory of N keys:\n  {command}"
 
 
 def replace_text(path: Path, text: str) -> None:

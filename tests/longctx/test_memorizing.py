@@ -15,7 +15,7 @@ from longctx.attention.memory import Entries, Store
 from longctx.attention.patterns import Beyond, Local, Recurrent
 from longctx.attention.positions import NoPosition, RelativeEmbedding
 from longctx.layers import unit
-from longctx.memory import larger_memory, load_corpus
+from longctx.memory import load_corpus, with_memory
 from longctx.mixers.memorizing import Memorizing
 from longctx.transformer import Transformer
 
@@ -300,6 +300,33 @@ def test_the_error_of_storage_is_bounded(storage, bound):
     assert not any(np.any(x) for x in zero.take(every))
 
 
+@pytest.mark.parametrize("storage", ["float32", "int8"])
+@pytest.mark.parametrize("first", [2, 9])
+def test_a_resized_store_is_as_if_it_had_always_been_so(storage, first):
+    """If nothing was forgotten that it would hold: the order of slots may differ."""
+    k, v = entries(14)
+
+    def filled(store, start, stop):
+        part = slice(start, stop)
+        return write(
+            store, k[:, :, part], v[:, :, part], at(range(start, stop), range(start, stop))
+        )
+
+    def held(store):
+        order = np.argsort(store.entries.at.positions, axis=1, stable=True)
+        row = np.arange(2)[:, None]
+        leaves = jax.tree.leaves(replace(store.entries, at=None))
+        return [leaf[row, :, order] for leaf in leaves] + [store.entries.at.positions[row, order]]
+
+    for before, after in ((5, 9), (9, 5), (5, 5), (9, 3)):
+        ours = filled(Store.empty(2, 2, before, 8, storage), 0, first).resized(after)
+        keeps = min(before, after)
+        theirs = filled(Store.empty(2, 2, after, 8, storage), max(0, first - keeps), first)
+        jax.tree.map(np.testing.assert_array_equal, held(ours), held(theirs))
+        ours, theirs = (filled(store, first, 14) for store in (ours, theirs))
+        jax.tree.map(np.testing.assert_array_equal, held(ours), held(theirs))
+
+
 def test_nothing_is_seen_twice_and_nothing_lost_before_the_memory_is_full():
     q, k = np.arange(60)[:, None], np.arange(60)
     for local in (Local(4), Recurrent(7, 3)):
@@ -322,9 +349,9 @@ def last_logits(config, tokens):
     return config.build(VOCAB, jnp.float32, seed=0)(tokens)[0][:, -1]
 
 
-def test_a_larger_memory_retrieves_a_farther_key():
+def test_a_with_memory_retrieves_a_farther_key():
     config = small_model()
-    larger = larger_memory(config, 40)
+    larger = with_memory(config, 40)
     tokens = jax.random.randint(jax.random.key(5), (1, 37), 0, VOCAB - 1)
     changed = tokens.at[0, 2].set(VOCAB - 1)  # 34 tokens back
     same = [last_logits(config, t) for t in (tokens, changed)]
@@ -336,13 +363,13 @@ def test_a_larger_memory_retrieves_a_farther_key():
     jax.tree.map(np.testing.assert_array_equal, *params)
 
 
-def test_a_larger_memory_needs_a_memory():
+def test_a_with_memory_needs_a_memory():
     with pytest.raises(ValueError, match="no memory to enlarge"):
-        larger_memory(Transformer(layers=1), 100)
+        with_memory(Transformer(layers=1), 100)
     with pytest.raises(ValueError, match="can't give top_k 16 keys"):
-        larger_memory(small_model(), 8)
+        with_memory(small_model(), 8)
     mixed = replace(small_model(), layers=2, mixer=(Attention(), GATED))
-    assert larger_memory(mixed, 99).mixer == (Attention(), replace(GATED, memory=99))
+    assert with_memory(mixed, 99).mixer == (Attention(), replace(GATED, memory=99))
 
 
 @pytest.mark.parametrize("chunk", [pytest.param(5, marks=pytest.mark.slow), 64])

@@ -129,6 +129,24 @@ class Store:
             write = on_parts(self.axis, write, (part, WHOLE, WHOLE), part)
         return replace(self, entries=write(self.entries, new, slot), next=after)
 
+    def resized(self, slots: int) -> "Store":
+        """Return a store of another size with the newest of the entries, as many as it can hold.
+
+        Raises:
+            ValueError: it would have no slot.
+        """
+        batch, kv_heads, before, dim = self.entries.k.shape
+        age = (self.next[:, None] + jnp.arange(before)) % before  # the oldest first
+
+        def in_order(x: Array) -> Array:
+            if x.ndim == 2:
+                return jnp.take_along_axis(x, age, axis=1)
+            return jnp.take_along_axis(x, age.reshape(batch, 1, before, *(1,) * (x.ndim - 3)), 2)
+
+        packed = self.entries.at.segments is not None
+        empty = Store.empty(batch, kv_heads, slots, dim, self.storage, packed, self.axis)
+        return empty.extend(jax.tree.map(in_order, self.entries))
+
     def _slots_for(self, new: Entries) -> tuple[Array, Array]:
         """Return the slot of each new entry, past the last for what leaves no trace, and `next`."""
         (batch, _, slots, _), length = self.entries.k.shape, new.k.shape[2]

@@ -1,0 +1,76 @@
+"""A run goes on with a memory of another size, as if it had always had it."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from longctx.attention.layer import Attention
+from longctx.attention.positions import RelativeEmbedding
+from longctx.data.streaming import Streamed
+from longctx.mixers import Memorizing
+from longctx.train.checkpoint import Checkpoints
+from longctx.train.config import Train
+from longctx.train.loop import initialise, train
+from longctx.train.resize_memory import resize_memory
+from longctx.transformer import Transformer
+from scripts import resize_memory as program
+from tests.longctx.documents import Documents
+
+SMALL = Memorizing(heads=2, position=RelativeEmbedding(9), window=4, memory=12, top_k=3)
+CONFIG = Train(
+    data=Streamed(Documents()),
+    model=Transformer(layers=1, model=8, hidden=8, mixer=SMALL, dropout=0.0),
+    steps=2, batch=2, window=8, save_every=1, log_every=1,
+)  # fmt: skip
+
+
+def sized(memory: int, steps: int) -> Train:
+    mixer = replace(SMALL, memory=memory)
+    return replace(CONFIG, steps=steps, model=replace(CONFIG.model, mixer=mixer))
+
+
+def last_state(config: Train, folder):
+    checkpoints = Checkpoints(folder / "checkpoints", config)
+    return checkpoints.restore(config.steps, initialise(config)[2]).state
+
+
+def test_a_run_with_more_memory_goes_on_as_if_it_had_always_had_it(tmp_path, capsys):
+    """The 16 tokens of two steps fit in the smaller one too."""
+    train(sized(12, 2), tmp_path / "small")
+    program.main([str(tmp_path / "small"), "--memory", "40", "--out", str(tmp_path / "large")])
+    assert "after step 2 with a memory of 40 keys" in capsys.readouterr().out
+    whole = train(sized(40, 2), tmp_path / "whole")
+    assert whole.step == 2
+    ours, theirs = (last_state(sized(40, 2), tmp_path / name) for name in ("large", "whole"))
+    jax.tree.map(np.testing.assert_array_equal, ours.carry, theirs.carry)
+    jax.tree.map(np.testing.assert_array_equal, ours.params, theirs.params)
+
+
+def test_less_memory_keeps_the_newest(tmp_path):
+    train(sized(12, 2), tmp_path / "large")
+    assert resize_memory(tmp_path / "large", 3, tmp_path / "small") == 2
+    large, small = (
+        last_state(sized(memory, 2), tmp_path / name).carry.layers[0].store.entries
+        for memory, name in ((12, "large"), (3, "small"))
+    )
+    assert small.k.shape[2] == 7
+    newest = np.asarray(large.k)[:, :, 9:16]  # all 16 slots are full, the first is the oldest
+    np.testing.assert_array_equal(np.sort(small.k, axis=2), np.sort(newest, axis=2))
+
+
+def test_what_cannot_be_converted_is_refused(tmp_path):
+    train(sized(12, 1), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"resize_memory .*run --memory N --out NEW_RUN"):
+        train(sized(13, 1), tmp_path / "run")
+    with pytest.raises(ValueError, match="a memory of 2 can't give top_k 3"):
+        resize_memory(tmp_path / "run", 2, tmp_path / "new")
+    with pytest.raises(ValueError, match="holds a run already"):
+        resize_memory(tmp_path / "run", 20, tmp_path / "run")
+    with pytest.raises(FileNotFoundError, match="no run folder"):
+        resize_memory(tmp_path / "nothing", 20, tmp_path / "new")
+    plain = replace(CONFIG, steps=1, model=replace(CONFIG.model, mixer=Attention(heads=2)))
+    train(plain, tmp_path / "plain")
+    with pytest.raises(ValueError, match=r"no mixer .* is Memorizing"):
+        resize_memory(tmp_path / "plain", 20, tmp_path / "new")
