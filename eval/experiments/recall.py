@@ -49,7 +49,7 @@ def _config(mixer: tuple[MixerConfig, ...]) -> Train:
         data=DATA,
         model=Transformer(layers=len(mixer), model=64, hidden=128, mixer=mixer, dropout=0.0),
         optimizer=AdamW(learning_rate=2e-3, warmup=100, weight_decay=0.01),
-        steps=1500,
+        steps=4000,
         batch=32,
         window=DATA.length,
         save_every=500,
