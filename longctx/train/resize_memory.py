@@ -1,5 +1,6 @@
 """A run goes on with a memory of another size, which holds what the old one held."""
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,16 +32,14 @@ def resize_memory(run_dir: Path | str, memory: int, out: Path | str) -> int:
         raise ValueError(f"{out} holds a run already; choose another --out")
     changed = replace(config, model=with_memory(config.model, memory))
     batches = config.data.training_batches(config.window, config.batch, config.seed)
-    checkpoints = Checkpoints(folder.checkpoints, config)
-    step = max(checkpoints.steps(), default=None)
-    if step is None:
-        raise FileNotFoundError(f"{folder.path} holds no checkpoint yet; let it train longer")
-    state = checkpoints.restore(step, initialise(config)[2], batches).state
-    checkpoints.close()
+    with closing(Checkpoints(folder.checkpoints, config)) as checkpoints:
+        step = max(checkpoints.steps(), default=None)
+        if step is None:
+            raise FileNotFoundError(f"{folder.path} holds no checkpoint yet; let it train longer")
+        state = checkpoints.restore(step, initialise(config)[2], batches).state
     if state.carry is not None:
         state = replace(state, carry=resized(state.carry, initialise(changed)[2].carry))
-    target.create(changed)
-    written = Checkpoints(target.checkpoints, changed)
-    written.save(step, state, batches, {})
-    written.close()
+    with closing(Checkpoints(target.checkpoints, changed)) as written:
+        written.save(step, state, batches, {})
+    target.create(changed)  # last: a folder with a config is a whole run
     return step
