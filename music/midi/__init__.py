@@ -1,0 +1,1 @@
+"""MIDI files, however odd: music or a reason, and never a crash."""

@@ -1,0 +1,169 @@
+"""Music from the events of a file's tracks, laid out as symusic does.
+
+One track for each chunk, channel and program; a note belongs to the program it began with. Of one
+pitch of a channel, the note that began first ends first. Controls 120 and 123 to 127 (all sound
+off, all notes off and the modes that imply it; MIDI 1.0 Detailed Specification, 1996) end the
+channel's notes in their chunk. What never ends, notes and pedals alike, ends with the chunk.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from symusic.core import (
+    ControlChangeTick,
+    NoteTickList,
+    PedalTick,
+    PitchBendTick,
+    ScoreTick,
+    TrackTick,
+)
+
+from music.midi.events import Events
+from music.midi.limits import Damage
+from music.midi.metas import Metas
+
+PEDAL = 64
+PEDAL_DOWN = 64
+"""The lowest value that means down."""
+NOTES_OFF = (120, 123, 124, 125, 126, 127)
+DRUM_CHANNEL = 9
+
+Message = tuple[int, int, int, int]
+"""Tick, status and two data bytes."""
+
+
+@dataclass
+class _Part:
+    """What one program of a channel plays: notes as start, end, pitch, velocity by start."""
+
+    notes: list[list[int]] = field(default_factory=list)
+    others: list[Message] = field(default_factory=list)
+
+
+_Parts = dict[tuple[int, int], _Part]
+"""By channel and program."""
+
+
+def build_score(
+    ticks_per_quarter: int, tracks: list[tuple[Events, Metas]], damage: Damage
+) -> ScoreTick:
+    """Return the music of all tracks; notes that never end are counted in `damage`."""
+    score = ScoreTick(ticks_per_quarter)
+    parts, silent = [], []
+    for events, _ in tracks:
+        played, unheard = _parts(events, damage)
+        parts.append(played)
+        silent += unheard
+    _lend_pedals(parts, silent)
+    for (events, metas), played in zip(tracks, parts, strict=True):
+        for (channel, program), part in sorted(played.items()):
+            score.tracks.append(_track(part, metas.name, channel, program, events.end))
+        if metas.lyrics:
+            words = TrackTick(metas.name, 0, False)
+            words.lyrics.extend(metas.lyrics)
+            score.tracks.append(words)
+    for kind in ("tempos", "time_signatures", "key_signatures", "markers"):
+        changes = [change for _, metas in tracks for change in getattr(metas, kind)]
+        getattr(score, kind).extend(sorted(changes, key=lambda change: change.time))
+    return score
+
+
+def _parts(events: Events, damage: Damage) -> tuple[_Parts, list[Message]]:
+    """Return the parts with notes, and the other messages of channels without notes."""
+    parts: _Parts = defaultdict(_Part)
+    sounding: dict[tuple[int, int], deque[list[int]]] = defaultdict(deque)
+    program = [0] * 16
+    others: list[tuple[int, Message]] = []  # program at that time, message
+    for message in zip(*events.messages.tolist(), strict=True):
+        tick, status, first, second = message
+        kind, channel = status >> 4, status & 15
+        if kind == 9 and second:
+            note = [tick, tick, first, second]
+            parts[channel, program[channel]].notes.append(note)
+            sounding[channel, first].append(note)
+        elif kind in (8, 9):
+            if began := sounding[channel, first]:
+                began.popleft()[1] = tick
+        elif kind == 12:
+            program[channel] = first
+        elif kind == 11 and first in NOTES_OFF:
+            _end_notes(sounding, tick, [key for key in sounding if key[0] == channel])
+        if kind in (11, 14):
+            others.append((program[channel], message))
+    never = _end_notes(sounding, events.end, list(sounding))
+    if never:
+        damage.add("has notes that never end, ended with their track", never)
+    return dict(parts), list(_assign(others, parts))
+
+
+def _end_notes(
+    sounding: dict[tuple[int, int], deque[list[int]]], tick: int, keys: list[tuple[int, int]]
+) -> int:
+    """End the notes that sound at these channels and pitches; return how many did."""
+    count = 0
+    for key in keys:
+        count += len(sounding[key])
+        while sounding[key]:
+            note = sounding[key].popleft()
+            note[1] = max(tick, note[0])
+    return count
+
+
+def _assign(others: list[tuple[int, Message]], parts: _Parts) -> Iterator[Message]:
+    """Give controls and bends to the part of their program, or else to the channel's next one.
+
+    Yields those of channels without a part.
+    """
+    starts = {
+        channel: sorted((part.notes[0][0], key) for key, part in parts.items() if key[0] == channel)
+        for channel in {key[0] for key in parts}
+    }
+    for program, message in others:
+        channel = message[1] & 15
+        if channel not in starts:
+            yield message
+            continue
+        key = (channel, program)
+        if key not in parts:
+            later = [key for start, key in starts[channel] if start >= message[0]]
+            key = later[0] if later else starts[channel][-1][1]
+        parts[key].others.append(message)
+
+
+def _lend_pedals(parts: list[_Parts], silent: list[Message]) -> None:
+    """Give pedals of tracks without notes to the parts of their channel in other tracks."""
+    pedals = [m for m in silent if m[1] >> 4 == 11 and m[2] == PEDAL]
+    if not pedals:
+        return
+    for played in parts:
+        for (channel, _), part in played.items():
+            lent = [m for m in pedals if m[1] & 15 == channel]
+            if lent:
+                part.others = sorted(part.others + lent, key=lambda m: m[0])
+
+
+def _track(part: _Part, name: str, channel: int, program: int, end: int) -> TrackTick:
+    track = TrackTick(name, program, channel == DRUM_CHANNEL)
+    start, stop, pitch, velocity = np.array(part.notes, np.int64).T
+    track.notes = NoteTickList.from_numpy(
+        start.astype(np.int32),
+        (stop - start).astype(np.int32),
+        pitch.astype(np.int8),
+        velocity.astype(np.int8),
+    )
+    down = None
+    for tick, status, first, second in part.others:
+        if status >> 4 == 14:
+            track.pitch_bends.append(PitchBendTick(tick, (second << 7 | first) - 8192))
+            continue
+        track.controls.append(ControlChangeTick(tick, first, second))
+        if first == PEDAL and second >= PEDAL_DOWN and down is None:
+            down = tick
+        elif first == PEDAL and second < PEDAL_DOWN and down is not None:
+            track.pedals.append(PedalTick(down, tick - down))
+            down = None
+    if down is not None:
+        track.pedals.append(PedalTick(down, max(end, down) - down))
+    return track
