@@ -46,7 +46,7 @@ def split_chunks(content: bytes, limits: Limits, damage: Damage) -> Chunks:
     )
     place = start + 8 + length
     if length != 6 and (length < 6 or not (place == len(body) or _is_chunk(body, place))):
-        damage.add(f"has a header of {length:,} bytes by its length, which is wrong")
+        damage.add("has a header whose length is wrong")
         place = start + 14
     if form > 2:
         damage.add(f"has format {form}, which does not exist and is read as 1")
@@ -54,8 +54,10 @@ def split_chunks(content: bytes, limits: Limits, damage: Damage) -> Chunks:
     tracks, others, tidy = _tracks(body, place, limits, damage)
     for chunk in others[: max(0, declared - len(tracks))]:
         if reads_to_its_end(chunk[8:]):
-            damage.add(f"has a track named {chunk[:4]!r} instead of {TRACK!r}")
+            damage.add(f"has a track under another name than {TRACK!r}")
             tracks.append(chunk[8:])
+    if len(tracks) > limits.tracks:
+        raise Unreadable(f"has more than {limits.tracks:,} tracks")
     if declared > len(tracks) and not tidy:
         damage.add("lacks a track and has bytes that are no chunk")
     plain = tidy and not others and start == 0 and length == 6 and declared == len(tracks)
@@ -117,14 +119,11 @@ def _is_chunk(body: bytes, place: int) -> bool:
 
 def _track_end(body: bytes, start: int, end: int, damage: Damage) -> int:
     """Return where a track really ends, given where its length says it does."""
-    inner = body.find(TRACK_END + TRACK, start, end + len(TRACK))
-    swallows = 0 <= inner < end - len(TRACK_END)
-    if end <= len(body) and not swallows:
+    following = body.find(TRACK, start)
+    swallowed = 0 <= following < end and body.startswith(TRACK_END, following - len(TRACK_END))
+    if end <= len(body) and not swallowed:
         ends = end - start >= len(TRACK_END) and body.startswith(TRACK_END, end - len(TRACK_END))
         if ends or end == len(body) or _is_chunk(body, end):
             return end
-    damage.add(f"has a track of {end - start:,} bytes by its length, which is wrong")
-    if swallows:
-        return inner + len(TRACK_END)
-    following = body.find(TRACK, start)
+    damage.add("has a track whose length is wrong")
     return len(body) if following < 0 else following

@@ -93,10 +93,14 @@ def cut(
     kept, left_out = [], 0
     for track in tracks:
         inside = track.messages[0] <= last
-        metas = [meta for meta in track.metas if meta[0] <= last]
-        left_out += int((~inside).sum()) + len(track.metas) - len(metas)
         messages = track.messages if inside.all() else track.messages[:, inside]
-        kept.append(replace(track, messages=messages, metas=metas, end=min(track.end, last)))
+        metas = [meta for meta in track.metas if meta[0] <= last]
+        beyond = int((~inside).sum()) + len(track.metas) - len(metas)
+        end = min(track.end, last)
+        if beyond:  # its end is no guide to how long its last notes sound
+            end = max([0, *messages[0, -1:].tolist(), *(meta[0] for meta in metas[-1:])])
+        kept.append(replace(track, messages=messages, metas=metas, end=end))
+        left_out += beyond
     if left_out:
         damage.add(
             f"has events after {limits.hours:g} hours, left out"

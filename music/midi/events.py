@@ -13,13 +13,15 @@ import numpy as np
 from jaxtyping import Int64
 
 from music.midi.limits import Damage
+from music.midi.metas import USED
 
 TRACK_END = b"\xff\x2f\x00"
 LONGEST = 1 << 38
 """Ticks at which time stops; a tick and a message have to fit 64 bits."""
 NUMBER_BYTES = 8
-IN_A_ROW = 4
-"""So many events have to follow a place without a fault before reading goes on there."""
+IN_A_ROW = 8
+"""So many events have to follow a place without a fault before reading goes on there: fewer are
+found by chance in a few kilobytes of anything."""
 
 # A delta of at most three bytes, then a message that names its status.
 _EXPLICIT = re.compile(
@@ -39,7 +41,7 @@ class Events:
     messages: Int64[np.ndarray, "4 _"]
     """Tick, status and two data bytes of the channel messages; the second is 0 where none is."""
     metas: list[tuple[int, int, bytes]]
-    """Tick, type and content of the meta events but the end of track."""
+    """Tick, type and content of the meta events that music is made of."""
     end: int
     """Tick of the end."""
     plain: bool
@@ -146,10 +148,12 @@ def _walk(track: bytes, place: _Reading, most: int = sys.maxsize) -> None:
             at += 1
             if byte < 0x80:
                 tick += byte
+            elif track[at] < 0x80:  # spelled out because most time goes here
+                tick += (byte & 0x7F) << 7 | track[at]
+                at += 1
             else:
-                begin = at - 1
-                delta, at = _number(track, begin)
-                place.wide |= at - begin > 4
+                delta, at = _number(track, start)
+                place.wide |= at - start > 4
                 if not at:
                     place.fault = "has a delta time without end"
                     break
@@ -211,5 +215,6 @@ def _other(track: bytes, byte: int, at: int, tick: int, place: _Reading) -> int:
     if kind == 0x2F:
         place.after = at
         return 0
-    place.metas.append((tick, kind, track[begin:at]))
+    if kind in USED:
+        place.metas.append((tick, kind, track[begin:at]))
     return at

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 class Limits:
     """The most that one MIDI file may hold or cost; files beyond are skipped, longer ones cut."""
 
-    bytes: int = 16 << 20
+    bytes: int = 8 << 20
     """Size of the file."""
     tracks: int = 1024
     """Number of track chunks."""
@@ -35,7 +35,10 @@ class Unreadable(ValueError):
 
 @dataclass
 class Damage:
-    """What was wrong with one file: each kind once, in the order met, with its count."""
+    """What was wrong with one file: each kind once, in the order met, with its count.
+
+    Kinds are constant sentences without a subject, so that there are few of them.
+    """
 
     searches: int = 100_000
     """How many more places may be tried as the next event after a fault; shared by all tracks."""

@@ -7,6 +7,7 @@ from symusic.core import KeySignatureTick, TempoTick, TextMetaTick, TimeSignatur
 from music.midi.limits import Damage
 
 NAME, LYRIC, MARKER, TEMPO, TIME_SIGNATURE, KEY_SIGNATURE = 0x03, 0x05, 0x06, 0x51, 0x58, 0x59
+USED = {NAME, LYRIC, MARKER, TEMPO, TIME_SIGNATURE, KEY_SIGNATURE}
 FINEST_BEAT = 7
 """Power of two of the shortest beat, 1/128."""
 

@@ -29,6 +29,8 @@ PEDAL_DOWN = 64
 """The lowest value that means down."""
 NOTES_OFF = (120, 123, 124, 125, 126, 127)
 DRUM_CHANNEL = 9
+MOST_LENT = 1 << 20
+"""Messages, counted once for each part that gets them."""
 
 Message = tuple[int, int, int, int]
 """Tick, status and two data bytes."""
@@ -44,6 +46,8 @@ class _Part:
 
 _Parts = dict[tuple[int, int], _Part]
 """By channel and program."""
+_Sounding = dict[int, deque[list[int]]]
+"""The notes of a channel that have not ended, by pitch, oldest first."""
 
 
 def build_score(
@@ -56,7 +60,7 @@ def build_score(
         played, unheard = _parts(events, damage)
         parts.append(played)
         silent += unheard
-    _lend_pedals(parts, silent)
+    _lend_pedals(parts, silent, damage)
     for (events, metas), played in zip(tracks, parts, strict=True):
         for (channel, program), part in sorted(played.items()):
             score.tracks.append(_track(part, metas.name, channel, program, events.end))
@@ -73,7 +77,7 @@ def build_score(
 def _parts(events: Events, damage: Damage) -> tuple[_Parts, list[Message]]:
     """Return the parts with notes, and the other messages of channels without notes."""
     parts: _Parts = defaultdict(_Part)
-    sounding: dict[tuple[int, int], deque[list[int]]] = defaultdict(deque)
+    sounding: list[_Sounding] = [defaultdict(deque) for _ in range(16)]
     program = [0] * 16
     others: list[tuple[int, Message]] = []  # program at that time, message
     for message in zip(*events.messages.tolist(), strict=True):
@@ -82,33 +86,32 @@ def _parts(events: Events, damage: Damage) -> tuple[_Parts, list[Message]]:
         if kind == 9 and second:
             note = [tick, tick, first, second]
             parts[channel, program[channel]].notes.append(note)
-            sounding[channel, first].append(note)
+            sounding[channel][first].append(note)
         elif kind in (8, 9):
-            if began := sounding[channel, first]:
+            if first in sounding[channel]:
+                began = sounding[channel][first]
                 began.popleft()[1] = tick
+                if not began:
+                    del sounding[channel][first]
         elif kind == 12:
             program[channel] = first
         elif kind == 11 and first in NOTES_OFF:
-            _end_notes(sounding, tick, [key for key in sounding if key[0] == channel])
+            _end_notes(sounding[channel], tick)
         if kind in (11, 14):
             others.append((program[channel], message))
-    never = _end_notes(sounding, events.end, list(sounding))
+    never = sum(_end_notes(notes, events.end) for notes in sounding)
     if never:
         damage.add("has notes that never end, ended with their track", never)
     return dict(parts), list(_assign(others, parts))
 
 
-def _end_notes(
-    sounding: dict[tuple[int, int], deque[list[int]]], tick: int, keys: list[tuple[int, int]]
-) -> int:
-    """End the notes that sound at these channels and pitches; return how many did."""
-    count = 0
-    for key in keys:
-        count += len(sounding[key])
-        while sounding[key]:
-            note = sounding[key].popleft()
-            note[1] = max(tick, note[0])
-    return count
+def _end_notes(sounding: _Sounding, tick: int) -> int:
+    """End the notes that sound on a channel; return how many did."""
+    notes = [note for began in sounding.values() for note in began]
+    for note in notes:
+        note[1] = max(tick, note[0])
+    sounding.clear()
+    return len(notes)
 
 
 def _assign(others: list[tuple[int, Message]], parts: _Parts) -> Iterator[Message]:
@@ -132,10 +135,13 @@ def _assign(others: list[tuple[int, Message]], parts: _Parts) -> Iterator[Messag
         parts[key].others.append(message)
 
 
-def _lend_pedals(parts: list[_Parts], silent: list[Message]) -> None:
+def _lend_pedals(parts: list[_Parts], silent: list[Message], damage: Damage) -> None:
     """Give pedals of tracks without notes to the parts of their channel in other tracks."""
     pedals = [m for m in silent if m[1] >> 4 == 11 and m[2] == PEDAL]
     if not pedals:
+        return
+    if len(pedals) * sum(map(len, parts)) > MOST_LENT:
+        damage.add("has a pedal track that is too long for so many tracks, left out")
         return
     for played in parts:
         for (channel, _), part in played.items():
