@@ -36,10 +36,14 @@ def split_chunks(content: bytes, limits: Limits, damage: Damage) -> Chunks:
     """
     body = _riff_data(content)
     start = body.find(HEADER)
-    if start < 0 or len(body) < start + 14:
-        wanted = "wanted MThd and its 10 bytes"
-        found = "ends inside its header" if start >= 0 else f"begins with {content[:4]!r}"
-        raise Unreadable(f"{found}; {wanted}" if content else f"is empty; {wanted}")
+    if not content:
+        raise Unreadable("is empty; wanted a MIDI file")
+    if start < 0:
+        raise Unreadable(
+            f"begins with {content[:4]!r}; wanted a MIDI file, which begins with {HEADER!r}"
+        )
+    if len(body) < start + 14:
+        raise Unreadable(f"ends after {len(content)} bytes; a MIDI header has 14")
     length = int.from_bytes(body[start + 4 : start + 8], "big")
     form, declared, division = (
         int.from_bytes(body[start + place : start + place + 2], "big") for place in (8, 10, 12)

@@ -6,7 +6,6 @@ Standard MIDI Files 1.0 (MIDI Manufacturers Association, 1996).
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-
 from music.midi.events import Events
 from music.midi.limits import Damage, Limits, Unreadable
 from music.midi.metas import TEMPO

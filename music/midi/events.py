@@ -61,7 +61,7 @@ class _Reading:
     system: int = 0
     """System messages passed over."""
     wide: bool = False
-    """A number of over four bytes, or running status behind an exclusive message."""
+    """A number of over four bytes, a continued exclusive message or running status behind one."""
     packed: "array[int]" = field(default_factory=lambda: array("Q"))
     """Channel messages: tick << 24 | status << 16 | first data byte << 8 | second data byte."""
     metas: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -88,9 +88,7 @@ def read_events(track: bytes, damage: Damage) -> Events:
     if reading.system:
         damage.add("has system messages, which no file may hold", reading.system)
     packed = np.frombuffer(reading.packed, np.uint64).astype(np.int64)
-    messages = np.stack(
-        [packed >> 24, packed >> 16 & 0xFF, packed >> 8 & 0xFF, packed & 0xFF]
-    )
+    messages = np.stack([packed >> 24, packed >> 16 & 0xFF, packed >> 8 & 0xFF, packed & 0xFF])
     plain = not (faults or reading.system or reading.wide)
     return Events(messages, reading.metas, reading.tick, plain)
 
@@ -121,25 +119,27 @@ def _follows(track: bytes, at: int, status: int) -> bool:
     """Tell whether some events, or the last ones, follow without fault."""
     place = _Reading(at, status=status)
     _walk(track, place, IN_A_ROW)
-    return (place.fault is None or place.at == len(track)) and place.tick < 1 << 21
+    clean = place.fault is None or place.at == len(track)
+    return clean and not place.system and place.tick < 1 << 21
 
 
-def _number(track: bytes, at: int) -> tuple[int, int]:
-    """Return a number of variable length and the place behind it; place 0 if it is too long."""
+def _number(track: bytes, at: int, place: _Reading) -> tuple[int, int]:
+    """Return a number of variable length and the place behind it, or place 0 at a fault."""
     value = 0
-    for at in range(at, at + NUMBER_BYTES):
-        byte = track[at]
+    for size in range(1, NUMBER_BYTES + 1):
+        byte = track[at + size - 1]
         value = value << 7 | byte & 0x7F
         if byte < 0x80:
-            return value, at + 1
+            place.wide |= size > 4
+            return value, at + size
+    place.fault = "has a number without end"
     return 0, 0
 
 
 def _walk(track: bytes, place: _Reading, most: int = sys.maxsize) -> None:
     """Read up to `most` events, to the end of track or to a fault, and leave `place` there."""
     at, tick, status = place.at, place.tick, place.status
-    start = at
-    keep = place.packed.append
+    start, keep = at, place.packed.append
     place.fault = place.after = None
     try:
         for _ in range(most):
@@ -152,31 +152,27 @@ def _walk(track: bytes, place: _Reading, most: int = sys.maxsize) -> None:
                 tick += (byte & 0x7F) << 7 | track[at]
                 at += 1
             else:
-                delta, at = _number(track, start)
-                place.wide |= at - start > 4
+                delta, at = _number(track, start, place)
                 if not at:
-                    place.fault = "has a delta time without end"
                     break
                 tick = min(tick + delta, LONGEST)
             byte = track[at]
+            if byte >= 0xF0:
+                at = _other(track, byte, at + 1, tick, place)
+                if not at:
+                    break
+                continue
             if byte >= 0x80:
-                at += 1
-                if byte >= 0xF0:
-                    at = _other(track, byte, at, tick, place)
-                    if not at:
-                        break
-                    continue
                 status = byte
+                at += 1
             elif not status:
                 place.fault = "has data without a status"
                 break
-            first = track[at]
-            if 0xC0 <= status < 0xE0:
-                second = 0
+            first, second = track[at], 0
+            at += 1
+            if not 0xC0 <= status < 0xE0:
+                second = track[at]
                 at += 1
-            else:
-                second = track[at + 1]
-                at += 2
             if (first | second) >= 0x80:
                 place.fault, place.after = "has a data byte over 127", at
                 break
@@ -184,11 +180,9 @@ def _walk(track: bytes, place: _Reading, most: int = sys.maxsize) -> None:
     except IndexError:
         whole = start == len(track)
         place.fault = "has a track without an end of track" if whole else "ends inside an event"
-    if place.fault is not None:
-        at = start
-    elif not at:
-        at = place.after or 0
-    place.at, place.tick, place.status = at, tick, status
+    ended = place.fault is None and not at
+    place.at = (place.after or 0) if ended else at if place.fault is None else start
+    place.tick, place.status = tick, status
 
 
 def _other(track: bytes, byte: int, at: int, tick: int, place: _Reading) -> int:
@@ -203,14 +197,15 @@ def _other(track: bytes, byte: int, at: int, tick: int, place: _Reading) -> int:
     if byte == 0xFF:
         kind = track[at]
         at += 1
-    length, begin = _number(track, at)
-    if not begin or begin + length > len(track) or (byte == 0xFF and kind >= 0x80):
+    length, begin = _number(track, at, place)
+    if not begin:
+        return 0
+    at = begin + length
+    if at > len(track) or (byte == 0xFF and kind >= 0x80):
         place.fault = "has a message longer than its track"
         return 0
-    place.wide |= begin - at > 4
-    at = begin + length
     if byte != 0xFF:
-        place.wide |= bool(_RUNNING.match(track, at))
+        place.wide |= byte == 0xF7 or bool(_RUNNING.match(track, at))
         return at
     if kind == 0x2F:
         place.after = at

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Bool
 from symusic.core import ScoreTick
 
 from music.midi.chunks import Chunks, split_chunks
@@ -37,8 +38,8 @@ def read_midi(source: str | Path | bytes, limits: Limits = DEFAULT_LIMITS) -> Re
     """Return the music of a MIDI file, given its path or bytes; no bytes raise an exception.
 
     Our own reader goes over the bytes first. Where it finds a plain file, symusic gives the music
-    if it finds as many notes; else the music is what our reader found. So symusic, which is native
-    code, never sees damaged bytes; see `music.midi.isolated` for guards beyond that.
+    if it finds the same notes begin; else the music is what our reader found. So symusic, which is
+    native code, never sees damaged bytes; see `music.midi.isolated` for guards beyond that.
 
     Of one pitch of a channel in a track, the note that began first ends first. Tracks of format 2
     follow one another. Parts of SMPTE frames become ticks of a score that keeps their seconds.
@@ -82,7 +83,7 @@ def _read(content: bytes, limits: Limits, damage: Damage) -> ScoreTick:
         raise Unreadable("has no notes")
     if not damage.kinds and _is_plain(chunks, tracks, metas):
         score = _symusic(content)
-        if score is not None and score.note_num() == notes:
+        if score is not None and _has_these_notes(score, tracks):
             return score
     return build_score(division.ticks_per_quarter, list(zip(tracks, metas, strict=True)), damage)
 
@@ -100,9 +101,13 @@ def _all_events(chunks: Chunks, limits: Limits, damage: Damage) -> list[Events]:
     return tracks
 
 
-def _count_notes(track: Events) -> int:
+def _note_ons(track: Events) -> Bool[np.ndarray, " n"]:
     _, status, _, velocity = track.messages
-    return int(np.count_nonzero((status >> 4 == 9) & (velocity > 0)))
+    return (status >> 4 == 9) & (velocity > 0)
+
+
+def _count_notes(track: Events) -> int:
+    return int(np.count_nonzero(_note_ons(track)))
 
 
 def _is_plain(chunks: Chunks, tracks: list[Events], metas: list[Metas]) -> bool:
@@ -131,6 +136,15 @@ def _has_loose_controls(track: Events) -> bool:
         if values[-1] >= PEDAL_DOWN or not (status == 0x90 | channel).any():
             return True
     return False
+
+
+def _has_these_notes(score: ScoreTick, tracks: list[Events]) -> bool:
+    """Tell whether the notes of a score begin where those of the tracks do, at their pitches."""
+    ours = [track.messages[:, _note_ons(track)] for track in tracks]
+    theirs = [track.notes.numpy() for track in score.tracks]
+    begun = np.concatenate([ticks << 7 | pitches for ticks, _, pitches, _ in ours])
+    found = [notes["time"].astype(np.int64) << 7 | notes["pitch"] for notes in theirs]
+    return bool(found) and np.array_equal(np.sort(begun), np.sort(np.concatenate(found)))
 
 
 def _symusic(content: bytes) -> ScoreTick | None:

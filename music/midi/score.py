@@ -66,7 +66,8 @@ def build_score(
             score.tracks.append(_track(part, metas.name, channel, program, events.end))
         if metas.lyrics:
             words = TrackTick(metas.name, 0, False)
-            words.lyrics.extend(metas.lyrics)
+            for lyric in metas.lyrics:
+                words.lyrics.append(lyric)
             score.tracks.append(words)
     for kind in ("tempos", "time_signatures", "key_signatures", "markers"):
         changes = [change for _, metas in tracks for change in getattr(metas, kind)]
