@@ -3,7 +3,9 @@
 One track for each chunk, channel and program; a note belongs to the program it began with. Of one
 pitch of a channel, the note that began first ends first. Controls 120 and 123 to 127 (all sound
 off, all notes off and the modes that imply it; MIDI 1.0 Detailed Specification, 1996) end the
-channel's notes in their chunk. What never ends, notes and pedals alike, ends with the chunk.
+channel's notes in their chunk. What never ends, notes and pedals alike, ends with the chunk; but
+where notes of a pitch are left over, one of its note-offs is missing, and none of its notes sounds
+on when the next begins: else each would take the end of the next.
 """
 
 from collections import defaultdict, deque
@@ -32,21 +34,26 @@ DRUM_CHANNEL = 9
 MOST_LENT = 1 << 20
 """Messages, counted once for each part that gets them."""
 
+NEVER_END = "has notes that never end, ended where their pitch begins again or with their track"
 Message = tuple[int, int, int, int]
 """Tick, status and two data bytes."""
 
 
+_Note = list[int]
+"""Start, end, pitch and velocity."""
+
+
 @dataclass
 class _Part:
-    """What one program of a channel plays: notes as start, end, pitch, velocity by start."""
+    """What one program of a channel plays, by start."""
 
-    notes: list[list[int]] = field(default_factory=list)
+    notes: list[_Note] = field(default_factory=list)
     others: list[Message] = field(default_factory=list)
 
 
 _Parts = dict[tuple[int, int], _Part]
 """By channel and program."""
-_Sounding = dict[int, deque[list[int]]]
+_Sounding = dict[int, deque[_Note]]
 """The notes of a channel that have not ended, by pitch, oldest first."""
 
 
@@ -78,6 +85,7 @@ def build_score(
 def _parts(events: Events, damage: Damage) -> tuple[_Parts, list[Message]]:
     """Return the parts with notes, and the other messages of channels without notes."""
     parts: _Parts = defaultdict(_Part)
+    struck: dict[tuple[int, int], list[_Note]] = defaultdict(list)
     sounding: list[_Sounding] = [defaultdict(deque) for _ in range(16)]
     program = [0] * 16
     others: list[tuple[int, Message]] = []  # program at that time, message
@@ -88,6 +96,7 @@ def _parts(events: Events, damage: Damage) -> tuple[_Parts, list[Message]]:
             note = [tick, tick, first, second]
             parts[channel, program[channel]].notes.append(note)
             sounding[channel][first].append(note)
+            struck[channel, first].append(note)
         elif kind in (8, 9):
             if first in sounding[channel]:
                 began = sounding[channel][first]
@@ -100,19 +109,32 @@ def _parts(events: Events, damage: Damage) -> tuple[_Parts, list[Message]]:
             _end_notes(sounding[channel], tick)
         if kind in (11, 14):
             others.append((program[channel], message))
-    never = sum(_end_notes(notes, events.end) for notes in sounding)
-    if never:
-        damage.add("has notes that never end, ended with their track", never)
+    for channel, open_notes in enumerate(sounding):
+        for pitch, began in list(open_notes.items()):
+            damage.add(NEVER_END, len(began))
+            _pair_anew(struck[channel, pitch], len(began), events.end)
     return dict(parts), list(_assign(others, parts))
 
 
-def _end_notes(sounding: _Sounding, tick: int) -> int:
-    """End the notes that sound on a channel; return how many did."""
-    notes = [note for began in sounding.values() for note in began]
-    for note in notes:
-        note[1] = max(tick, note[0])
+def _end_notes(sounding: _Sounding, tick: int) -> None:
+    """End the notes that sound on a channel."""
+    for began in sounding.values():
+        for note in began:
+            note[1] = tick
     sounding.clear()
-    return len(notes)
+
+
+def _pair_anew(notes: list[_Note], missing: int, last: int) -> None:
+    """End the notes of a pitch, the last ones without an end, at the next end or next start."""
+    ends = deque(note[1] for note in notes[: len(notes) - missing])
+    starts = [note[0] for note in notes[1:]]
+    for note, following in zip(notes, [*starts, max(last, notes[-1][0])], strict=True):
+        while ends and ends[0] <= note[0]:
+            ends.popleft()
+        if ends and ends[0] <= following:
+            note[1] = ends.popleft()
+        else:
+            note[1] = following
 
 
 def _assign(others: list[tuple[int, Message]], parts: _Parts) -> Iterator[Message]:

@@ -153,9 +153,16 @@ def test_all_notes_off_ends_the_notes_of_its_channel(control: int):
 
 
 def test_notes_that_never_end_end_with_their_track():
-    reason = "has notes that never end, ended with their track (2 times)"
+    reason = "has notes that never end"
     content = file("00 90 3c 50  00 90 40 50  10 90 43 50  10 80 43 00  40 ff 01 00")
     assert repaired(content, reason) == [(0, 96, 60), (0, 96, 64), (16, 16, 67)]
+
+
+def test_a_missing_note_off_costs_only_its_note():
+    lost = "00 90 3c 50 60 90 3c 50 40 80 3c 00 20 90 3c 50 40 80 3c 00 20 90 3c 50 40 80 3c 00"
+    assert repaired(file(lost), "never end") == [
+        *[(0, 96, 60), (96, 64, 60), (192, 64, 60), (288, 64, 60)]
+    ]
 
 
 def test_ticks_past_31_bits_do_not_wrap():
