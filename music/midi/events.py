@@ -19,9 +19,15 @@ TRACK_END = b"\xff\x2f\x00"
 LONGEST = 1 << 38
 """Ticks at which time stops; a tick and a message have to fit 64 bits."""
 NUMBER_BYTES = 8
-IN_A_ROW = 8
-"""So many events have to follow a place without a fault before reading goes on there: fewer are
-found by chance in a few kilobytes of anything."""
+IN_A_ROW = 12
+"""So many events have to follow a place without a fault before reading goes on there: eight are
+found by chance every few kilobytes of compressed data."""
+LONG_RUN = 64
+"""More events in a row make no place a better one."""
+LONG_WAIT = 1 << 22
+"""Ticks; a run of events that takes longer is no music."""
+NEAR = 12
+"""Bytes behind a fault where events may go on in the running status."""
 
 # A delta of at most three bytes, then a message that names its status.
 _EXPLICIT = re.compile(
@@ -70,8 +76,8 @@ class _Reading:
 def read_events(track: bytes, damage: Damage) -> Events:
     """Return the events of a track up to its end, and count in `damage` what was wrong.
 
-    After a fault, reading goes on behind the faulty event, where events follow; else at the next
-    place where events follow that name their status.
+    After a fault, reading goes on where most events follow, behind the faulty event or a few bytes
+    on; where none do, at the next place where events follow that name their status.
     """
     reading, faults = _Reading(), 0
     while True:
@@ -102,25 +108,33 @@ def reads_to_its_end(track: bytes) -> bool:
 
 def _find_way_on(track: bytes, place: _Reading, damage: Damage) -> bool:
     """Move to where reading goes on after a fault; return False where no events follow."""
-    if place.after is not None and _follows(track, place.after, place.status):
-        place.at = place.after
-        return True
+    near = range(place.at + 1, min(place.at + 1 + NEAR, len(track)))
+    ways = [*near] if place.after is None else [place.after, *near]
+    damage.searches -= len(ways)
+    if damage.searches > 0:
+        runs = [_clean_run(track, at, place.status) for at in ways]
+        if max(runs, default=0) >= IN_A_ROW:
+            place.at = ways[runs.index(max(runs))]
+            return True
     at = place.at + 1
     while damage.searches > 0 and (found := _EXPLICIT.search(track, at)):
         damage.searches -= 1
-        if _follows(track, found.start(), 0):
+        if _clean_run(track, found.start(), 0) >= IN_A_ROW:
             place.at, place.status = found.start(), 0
             return True
         at = found.start() + 1
     return False
 
 
-def _follows(track: bytes, at: int, status: int) -> bool:
-    """Tell whether some events, or the last ones, follow without fault."""
+def _clean_run(track: bytes, at: int, status: int) -> int:
+    """Return how many events follow without a fault, at most `LONG_RUN`, as many as to the end."""
     place = _Reading(at, status=status)
-    _walk(track, place, IN_A_ROW)
-    clean = place.fault is None or place.at == len(track)
-    return clean and not place.system and place.tick < 1 << 21
+    _walk(track, place, LONG_RUN)
+    if place.system or place.tick >= LONG_WAIT:
+        return 0
+    if place.fault is None or place.at == len(track):
+        return LONG_RUN
+    return len(place.packed) + len(place.metas)
 
 
 def _number(track: bytes, at: int, place: _Reading) -> tuple[int, int]:
