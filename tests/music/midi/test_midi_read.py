@@ -8,7 +8,7 @@ from pathlib import Path
 import pretty_midi
 import pytest
 from midi_bytes import END, SCALE, STEPS, chunk, file, header, track
-from symusic.core import ScoreTick
+from symusic.core import ScoreSecond, ScoreTick
 
 from music.midi import Limits, Read, read_midi
 from music.midi.read import DEFAULT_LIMITS
@@ -118,7 +118,9 @@ def test_smpte_ticks_are_parts_of_a_second_whatever_the_tempo(division: int, sec
     read = read_midi(file("00 ff 51 03 01 00 00" + SCALE, division=division))
     assert read.status == "ok"
     assert read.score is not None
-    found = [n for t in read.score.to("second").tracks for n in t.notes]
+    score = read.score.to("second")
+    assert isinstance(score, ScoreSecond)
+    found = [n for t in score.tracks for n in t.notes]
     assert [n.pitch for n in found] == list(range(60, 68))
     for step, note in enumerate(found):
         assert note.time == pytest.approx(step * seconds, rel=1e-6)
