@@ -9,7 +9,7 @@ from eval.samples import sample_chorales, write_chorales
 from longctx.flags import call_with_flags
 from longctx.sampling import Sampler
 from longctx.train.load import Which, load_trained
-from music.midi import read_chorale
+from music.midi.primer import read_chorale
 from scripts.program import run
 
 

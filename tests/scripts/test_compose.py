@@ -7,7 +7,7 @@ import pretty_midi
 import pytest
 
 from music.chorales import load_chorales
-from music.midi import read_chorale
+from music.midi.primer import read_chorale
 from music.render import midi_bytes, to_midi
 from scripts.generate import main
 

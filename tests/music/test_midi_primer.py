@@ -1,6 +1,7 @@
 import csv
 import re
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from longctx.data.base import SPLITS
 from music.chorale import REST, Chorale
 from music.chorales import load_chorales
-from music.midi import MOST_BYTES, MOST_STEPS, read_chorale
+from music.midi.primer import MOST_BYTES, MOST_STEPS, read_chorale
 from music.render import midi_bytes, to_midi
 
 SIXTEENTH = 0.125  # seconds at pretty_midi's default of 120 quarters per minute
@@ -141,11 +142,11 @@ def test_drums_are_no_voice(file: Path):
         (b"A renamed text file.", "begins with b'A re'; wanted a MIDI file"),
         (b"MThd\x00\x00\x00\x06\x00", "ends after 9 bytes; a MIDI header has 14"),
         (single_track(0, b""), "has the time division 0x0000"),
-        (single_track(0xE728, b""), "has the time division 0xe728; wanted ticks per quarter"),
+        (single_track(0xE528, b""), "has the time division 0xe528; wanted ticks per quarter"),
         (single_track(480, b""), "has no notes"),
         (single_track(480, b"\x00\x99\x24\x50\x83\x60\x89\x24\x00"), "has no notes besides drums"),
-        (single_track(480, b"\x00\x90\x3c\x50")[:-6], "is damaged"),
-        (b"MThd" + b"\x00" * MOST_BYTES, f"has {MOST_BYTES + 4:,} bytes; wanted a primer"),
+        (single_track(480, b"\x00\x90\x3c\x50")[:-6], "has no notes; has a track whose length"),
+        (b"MThd" + b"\x00" * MOST_BYTES, f"has {MOST_BYTES + 4:,} bytes; wanted at most"),
     ],
 )
 def test_what_is_no_music_is_refused_with_the_reason(
@@ -155,6 +156,15 @@ def test_what_is_no_music_is_refused_with_the_reason(
     path.write_bytes(content)
     with pytest.raises(ValueError, match=re.escape(complaint)):
         read_chorale(path)
+
+
+def test_a_damaged_file_gives_what_can_be_saved_and_a_warning(tmp_path: Path):
+    path = tmp_path / "a.mid"
+    notes = bytes.fromhex("00 90 48 50  83 60 80 48 00  00 90 4a 50")
+    path.write_bytes(single_track(480, notes)[:-4])
+    with pytest.warns(UserWarning, match=r"a\.mid was damaged: it .* length is wrong; it .* end"):
+        chorale = read_chorale(path)
+    assert chorale.pitch[:, 0].tolist() == [72] * 4 + [74]
 
 
 def test_a_file_that_lasts_too_long_is_refused(file: Path):
@@ -181,11 +191,13 @@ def test_odd_files_give_a_chorale_or_a_reason(shared_data):
     for name in names:
         start = time.monotonic()
         try:
-            read[name] = read_chorale(folder / name)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                read[name] = read_chorale(folder / name)
         except ValueError as reason:
             refused[name] = str(reason)
         assert time.monotonic() - start < 5, f"{name} took too long"
     assert all(name in reason for name, reason in refused.items())
-    assert len(read) > 44, "symusic alone reads more than half of them"
+    assert len(read) > 60, "there are notes in 73 of them, drums and hours of silence in three"
     assert read["n14_200k_notes.mid"].steps > 10_000
     assert "0 to 316,808" in refused["n09_10h_long.mid"]

@@ -1,5 +1,6 @@
-"""Four-part music from a MIDI file, as a primer. Damaged files are refused, not repaired."""
+"""Four-part music from a MIDI file, as a primer."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,8 @@ from jaxtyping import Bool, Int, Int8
 from symusic.core import ScoreTick, TrackTick
 
 from music.chorale import REST, STEPS_PER_QUARTER, VOICES, Chorale, change_onsets
+from music.midi.limits import Limits
+from music.midi.read import read_midi
 
 MOST_BYTES = 4 << 20
 MOST_STEPS = 1 << 14
@@ -28,12 +31,19 @@ def read_chorale(path: str | Path) -> Chorale:
     left out. Tracks count once per channel and program, drums as silence. Notes move to the
     nearest step and last at least one.
 
+    A damaged file gives what could be saved of its music, and a warning that says what was wrong.
+
     Raises:
-        ValueError: the file is missing, empty, too large, not MIDI or damaged, counts no ticks per
-            quarter, holds no notes, or lasts longer than `MOST_STEPS` sixteenths.
+        ValueError: no music can be read, for the reason given; or there are no notes besides
+            drums, or it lasts longer than `MOST_STEPS` sixteenths.
     """
     path = Path(path)
-    score = _read_score(path)
+    read = read_midi(path, Limits(bytes=MOST_BYTES))
+    if read.score is None:
+        raise ValueError(f"{path} {'; '.join(read.reasons)}")
+    if read.status == "repaired":
+        warnings.warn(f"{path} was damaged: it {'; it '.join(read.reasons)}", stacklevel=2)
+    score = read.score
     tracks = [track for track in score.tracks if not track.is_drum]
     notes = [_grid_notes(track, score.ticks_per_quarter, path) for track in tracks]
     if not any(map(len, notes)):
@@ -48,35 +58,6 @@ def read_chorale(path: str | Path) -> Chorale:
         pitch, onset = _reduce(np.concatenate(notes), steps)
     meter, pickup = _meter(score)
     return Chorale(pitch, onset, meter=meter, pickup=pickup, name=path.stem)
-
-
-def _read_score(path: Path) -> ScoreTick:
-    if not path.is_file():
-        raise ValueError(f"{path} is not a file; wanted a MIDI file")
-    size = path.stat().st_size
-    if size > MOST_BYTES:
-        raise ValueError(f"{path} has {size:,} bytes; wanted a primer of at most {MOST_BYTES:,}")
-    content = path.read_bytes()
-    if not content:
-        raise ValueError(f"{path} is empty; wanted a MIDI file")
-    if not content.startswith(b"MThd"):
-        raise ValueError(
-            f"{path} begins with {content[:4]!r}; wanted a MIDI file, which begins with b'MThd'"
-        )
-    if len(content) < 14:
-        raise ValueError(f"{path} ends after {len(content)} bytes; a MIDI header has 14")
-    division = int.from_bytes(content[12:14], "big")
-    if not 0 < division < 0x8000:
-        raise ValueError(
-            f"{path} has the time division {division:#06x}; wanted ticks per quarter note, 1 to "
-            "32767 (SMPTE frames have no sixteenths)"
-        )
-    try:
-        return ScoreTick.from_midi(content)
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(
-            f"{path} is damaged: {error}; open and save it in a notation program or sequencer"
-        ) from error
 
 
 def _grid_notes(track: TrackTick, ticks_per_quarter: int, path: Path) -> Notes:
