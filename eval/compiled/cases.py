@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from kernels import topk
 from kernels.attention import Pattern, Places, attention
-from longctx.attention.patterns import Causal, Local
+from longctx.attention.patterns import Beyond, Causal, Local
 from longctx.attention.positions import ALiBi, NoPosition, Position, RelativeEmbedding, T5Bias
 from longctx.train.config import Train
 from longctx.train.state import TrainState
@@ -140,6 +141,35 @@ def _mha(length: int) -> Callable[..., Any]:
     return lambda q, k, v: mha(q, k, v, None, causal=True)
 
 
+KEYS = (65536, 262144, 1048576)
+"""How many keys the search for the nearest has."""
+
+
+@dataclass(frozen=True)
+class NearestCase(Case):
+    """The 32 nearest of many bfloat16 keys, beyond a local window, for 512 queries of 8 heads."""
+
+    implementation: str
+    keys: int
+
+    @property
+    def name(self):
+        return f"topk/{self.implementation}/{self.keys}"
+
+    def build(self):
+        pattern = Beyond(Local(512), size=self.keys)
+        recall = 0.95 if self.implementation == "approximate" else 1.0
+
+        def search(q, k):
+            return topk.nearest(
+                q, k, count=32, pattern=pattern, recall=recall, implementation=self.implementation
+            )
+
+        return Program(
+            jax.jit(search), (_shape(1, HEADS, 512, 64), _shape(1, HEADS, self.keys, 64))
+        )
+
+
 def _directed(forward: Callable, direction: Direction, inputs: tuple, *others: Any) -> Program:
     """Return a program of the function, or of its gradient by all inputs but the others."""
     if direction == "forward":
@@ -219,7 +249,7 @@ def _like(x: Any) -> jax.ShapeDtypeStruct:
 
 
 def kernel_cases(platform: str) -> list[Case]:
-    """Return all cases of attention that a platform has, its peers included."""
+    """Return all cases of attention and nearest keys that a platform has, peers included."""
     peer = "splash" if platform == "tpu" else "mha"
     directions: tuple[Direction, ...] = ("forward", "backward")
     ours = [
@@ -231,7 +261,9 @@ def kernel_cases(platform: str) -> list[Case]:
     ]
     # At one length: splash attention takes minutes to prepare the masks of long sequences.
     peers = [PeerCase(peer, direction, dim, LENGTHS[0]) for direction in directions for dim in DIMS]
-    return [*ours, *peers]
+    names = ["reference", "blockwise", "approximate", *(["pallas_gpu"] * (platform == "gpu"))]
+    searches = [NearestCase(name, keys) for name in names for keys in KEYS]
+    return [*ours, *peers, *searches]
 
 
 def named_cases(platform: str, words: Sequence[str]) -> list[Case]:

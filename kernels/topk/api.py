@@ -8,18 +8,25 @@ from jaxtyping import Float, Int, Shaped
 
 from kernels.attention.places import Places, check_places, last_of
 from kernels.attention.spec import Pattern
+from kernels.platform import platform
 from kernels.serve import serve
 from kernels.topk.blockwise import approximate, blockwise
+from kernels.topk.pallas_gpu import pallas_gpu
 from kernels.topk.reference import reference
 
 IMPLEMENTATIONS: dict[str, Callable[..., tuple[Array, Array]]] = {
     "reference": reference,
     "blockwise": blockwise,
     "approximate": approximate,
+    "pallas_gpu": pallas_gpu,
 }
 
-PREFERRED = ("approximate", "blockwise")
-"""Implementations to try, best first: the approximate one refuses where all is to be found."""
+PREFERRED = {
+    "cpu": ("approximate", "blockwise"),
+    "tpu": ("approximate", "blockwise"),
+    "gpu": ("pallas_gpu", "approximate", "blockwise"),
+}
+"""Implementations to try, best first, by platform: the approximate one refuses a recall of 1."""
 
 
 def nearest(
@@ -65,7 +72,8 @@ def nearest(
     q, k, k_scale = jax.lax.stop_gradient((q, k, k_scale))
     places = last_of(q.shape[2], q_at, k.shape[2], k_at)
     args = (q, k, k_scale, count, pattern, *(at._replace(coordinates=None) for at in places))
-    return serve(IMPLEMENTATIONS, PREFERRED, implementation, *args, recall)
+    preferred = PREFERRED.get(platform(), ("approximate", "blockwise"))
+    return serve(IMPLEMENTATIONS, preferred, implementation, *args, recall)
 
 
 def _check(q: Array, k: Array, k_scale: Array | None) -> None:

@@ -16,6 +16,9 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 def small_tiles(monkeypatch):
     monkeypatch.setattr("kernels.topk.blockwise.ROWS", 8)
     monkeypatch.setattr("kernels.topk.blockwise.COLUMNS", 16)
+    monkeypatch.setattr("kernels.topk.pallas_gpu.ROWS", 8)
+    monkeypatch.setattr("kernels.topk.pallas_gpu.COLUMNS", 16)
+    monkeypatch.setattr("kernels.topk.pallas_gpu.PROGRAMS", 16)
 
 
 def arrays(q_len, k_len, heads=4, kv_heads=4, dim=8, seed=0, dtype=jnp.float32):
@@ -27,10 +30,12 @@ def arrays(q_len, k_len, heads=4, kv_heads=4, dim=8, seed=0, dtype=jnp.float32):
 
 
 def both(q, k, **call):
-    want, found = (nearest(q, k, implementation=i, **call) for i in ("reference", "blockwise"))
-    np.testing.assert_array_equal(found[1], want[1])
-    np.testing.assert_allclose(found[0], want[0], rtol=1e-5, atol=1e-5)
-    return found
+    want = nearest(q, k, implementation="reference", **call)
+    for name in ("blockwise", "pallas_gpu"):
+        found = nearest(q, k, implementation=name, **call)
+        np.testing.assert_array_equal(found[1], want[1])
+        np.testing.assert_allclose(found[0], want[0], rtol=1e-5, atol=1e-5)
+    return want
 
 
 @pytest.mark.parametrize(
@@ -123,6 +128,20 @@ def test_an_exact_search_is_not_served_approximately():
     q, k = arrays(8, 16)
     with pytest.raises(NotImplementedError, match="recall below 1"):
         nearest(q, k, count=3, pattern=Causal(), implementation="approximate")
+
+
+@pytest.mark.parametrize(
+    ("change", "dtype", "complaint"),
+    [
+        ({"count": 129}, jnp.float32, "a count of up to 128"),
+        ({}, jnp.float16, "not float16"),
+    ],
+)
+def test_what_the_gpu_kernel_does_not_serve_is_refused(change, dtype, complaint):
+    q, k = arrays(8, 16)
+    call = {"count": 3, "pattern": Causal(), "implementation": "pallas_gpu"} | change
+    with pytest.raises(NotImplementedError, match=complaint):
+        nearest(q, k.astype(dtype), **call)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
