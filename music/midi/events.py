@@ -18,6 +18,8 @@ from music.midi.metas import USED
 TRACK_END = b"\xff\x2f\x00"
 LONGEST = 1 << 38
 """Ticks at which time stops; a tick and a message have to fit 64 bits."""
+LONGEST_DELTA = (1 << 28) - 1
+"""The longest wait that the standard allows; more can only be damage."""
 NUMBER_BYTES = 8
 IN_A_ROW = 12
 """So many events have to follow a place without a fault before reading goes on there: eight are
@@ -66,6 +68,8 @@ class _Reading:
     """Where the faulty event, or the end of track, ends by its kind."""
     system: int = 0
     """System messages passed over."""
+    overlong: int = 0
+    """Delta times over `LONGEST_DELTA`, taken as 0."""
     wide: bool = False
     """A number of over four bytes, a continued exclusive message or running status behind one."""
     packed: "array[int]" = field(default_factory=lambda: array("Q"))
@@ -93,6 +97,8 @@ def read_events(track: bytes, damage: Damage) -> Events:
         faults += 1
     if reading.system:
         damage.add("has system messages, which no file may hold", reading.system)
+    if reading.overlong:
+        damage.add("has delta times over 28 bits, taken as 0", reading.overlong)
     packed = np.frombuffer(reading.packed, np.uint64).astype(np.int64)
     messages = np.stack([packed >> 24, packed >> 16 & 0xFF, packed >> 8 & 0xFF, packed & 0xFF])
     plain = not (faults or reading.system or reading.wide)
@@ -130,7 +136,7 @@ def _clean_run(track: bytes, at: int, status: int) -> int:
     """Return how many events follow without a fault, at most `LONG_RUN`, as many as to the end."""
     place = _Reading(at, status=status)
     _walk(track, place, LONG_RUN)
-    if place.system or place.tick >= LONG_WAIT:
+    if place.system or place.overlong or place.tick >= LONG_WAIT:
         return 0
     if place.fault is None or place.at == len(track):
         return LONG_RUN
@@ -169,6 +175,9 @@ def _walk(track: bytes, place: _Reading, most: int = sys.maxsize) -> None:
                 delta, at = _number(track, start, place)
                 if not at:
                     break
+                if delta > LONGEST_DELTA:
+                    delta = 0
+                    place.overlong += 1
                 tick = min(tick + delta, LONGEST)
             byte = track[at]
             if byte >= 0xF0:

@@ -236,6 +236,7 @@ DAMAGED = {
     "a program over 127": (file(f"00 c0 d0 {SCALE}"), "over 127"),
     "a sysex past the end": (file("00 f0 ff ff 7f 01 02" + SCALE), "longer than its track"),
     "a text past the end": (file("00 ff 01 ff ff 7f 61 62" + SCALE), "longer than its track"),
+    "a delta over 28 bits": (file("90 80 80 80 00" + SCALE[3:]), "over 28 bits"),
     "a clock": (file("00 f8" + SCALE), "system messages"),
     "a tempo of zero": (file("00 ff 51 03 00 00 00" + SCALE), "tempo"),
     "a tempo of two bytes": (file("00 ff 51 02 07 a1" + SCALE), "tempo"),
