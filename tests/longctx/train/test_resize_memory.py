@@ -1,6 +1,8 @@
 """A run goes on with a memory of another size, as if it had always had it."""
 
+import signal
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -12,8 +14,10 @@ from longctx.data.streaming import Streamed
 from longctx.mixers import Memorizing
 from longctx.train.checkpoint import Checkpoints
 from longctx.train.config import Train
-from longctx.train.loop import initialise, train
+from longctx.train.log import Log
+from longctx.train.loop import Interrupted, initialise, train
 from longctx.train.resize_memory import resize_memory
+from longctx.train.run_folder import RunFolder
 from longctx.transformer import Transformer
 from scripts import resize_memory as program
 from tests.longctx.documents import Documents
@@ -36,16 +40,41 @@ def last_state(config: Train, folder):
     return checkpoints.restore(config.steps, initialise(config)[2]).state
 
 
-def test_a_run_with_more_memory_goes_on_as_if_it_had_always_had_it(tmp_path, capsys):
-    """The 16 tokens of two steps fit in the smaller one too."""
-    train(sized(12, 2), tmp_path / "small")
-    program.main([str(tmp_path / "small"), "--memory", "40", "--out", str(tmp_path / "large")])
-    assert "after step 2 with a memory of 40 keys" in capsys.readouterr().out
-    whole = train(sized(40, 2), tmp_path / "whole")
-    assert whole.step == 2
-    ours, theirs = (last_state(sized(40, 2), tmp_path / name) for name in ("large", "whole"))
-    jax.tree.map(np.testing.assert_array_equal, ours.carry, theirs.carry)
-    jax.tree.map(np.testing.assert_array_equal, ours.params, theirs.params)
+def train_until(step: int, config: Train, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train until a signal asks for a stop in this step."""
+    written = Log.write
+
+    def write(log, now, values):
+        written(log, now, values)
+        if now == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "write", write)
+        with pytest.raises(Interrupted, match=f"after step {step}"):
+            train(config, folder)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cut"),
+    [(12, 40, 2), pytest.param(40, 12, 1, marks=pytest.mark.slow)],
+    ids=["more", "less"],
+)
+def test_training_goes_on_as_if_it_had_always_had_that_memory(
+    before, after, cut, tmp_path, monkeypatch, capsys
+):
+    """What was seen at the cut, 8 tokens a step, fits in both; what comes later not in 12."""
+    train_until(cut, sized(before, 5), tmp_path / "old", monkeypatch)
+    program.main([str(tmp_path / "old"), "--memory", str(after), "--out", str(tmp_path / "new")])
+    told = f"after step {cut} with a memory of {after} keys"
+    assert told in capsys.readouterr().out
+    config = sized(after, 5)
+    train(config, tmp_path / "new")
+    train(config, tmp_path / "whole")
+    ours, theirs = (last_state(config, tmp_path / name) for name in ("new", "whole"))
+    assert ours.step == theirs.step == 5
+    for of_ours, of_theirs in ((ours.params, theirs.params), (ours.carry, theirs.carry)):
+        jax.tree.map(np.testing.assert_array_equal, of_ours, of_theirs)
 
 
 def test_less_memory_keeps_the_newest(tmp_path):
@@ -72,6 +101,9 @@ def test_what_cannot_be_converted_is_refused(tmp_path):
         resize_memory(tmp_path / "run", 20, tmp_path / "run")
     with pytest.raises(FileNotFoundError, match="no run folder"):
         resize_memory(tmp_path / "nothing", 20, tmp_path / "new")
+    RunFolder(tmp_path / "begun").create(CONFIG)
+    with pytest.raises(FileNotFoundError, match="begun holds no checkpoint yet"):
+        resize_memory(tmp_path / "begun", 20, tmp_path / "new")
     plain = replace(CONFIG, steps=1, model=replace(CONFIG.model, mixer=Attention(heads=2)))
     train(plain, tmp_path / "plain")
     with pytest.raises(ValueError, match=r"no mixer .* is Memorizing"):
